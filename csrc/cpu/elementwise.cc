@@ -1,0 +1,266 @@
+// Elementwise operators. Each row of elementwise.def becomes a struct of inline formulas; one driver handles
+// how operands lie in memory and how they are broadcast. A unary operator is one whose `b` is never read.
+#include "loops.h"
+
+namespace lazynet::cpu::LN_UNIT {
+namespace {
+
+constexpr bool has_letter(const char* text, char letter) {
+  for (; *text; ++text)
+    if (*text == letter) return true;
+  return false;
+}
+constexpr int count_words(const char* text) {
+  int words = *text ? 1 : 0;
+  for (; *text; ++text) words += *text == ' ';
+  return words;
+}
+
+#define LN_FORMULA_TRAITS(argument_count, attributes, reads)       \
+  static constexpr int kArguments = argument_count;                \
+  static constexpr int kAttributes = count_words(attributes);      \
+  static constexpr bool kReadsArguments = has_letter(reads, 'a');  \
+  static constexpr bool kReadsResult = has_letter(reads, 'r');
+
+#define LN_UNARY(name, attributes, reads, value_formula, gradient_formula)                       \
+  struct name##_formula {                                                                        \
+    LN_FORMULA_TRAITS(1, attributes, reads)                                                      \
+    template <class T>                                                                           \
+    static inline T value([[maybe_unused]] T x, T, [[maybe_unused]] const T* p) {                \
+      return value_formula;                                                                      \
+    }                                                                                            \
+    template <int kArgument, class T>                                                            \
+    static inline T gradient([[maybe_unused]] T x, T, [[maybe_unused]] T y, [[maybe_unused]] T g, \
+                             [[maybe_unused]] const T* p) {                                      \
+      return gradient_formula;                                                                   \
+    }                                                                                            \
+  };
+#define LN_BINARY(name, attributes, reads, value_formula, gradient_a, gradient_b)                \
+  struct name##_formula {                                                                        \
+    LN_FORMULA_TRAITS(2, attributes, reads)                                                      \
+    template <class T>                                                                           \
+    static inline T value([[maybe_unused]] T a, [[maybe_unused]] T b,                            \
+                          [[maybe_unused]] const T* p) {                                         \
+      return value_formula;                                                                      \
+    }                                                                                            \
+    template <int kArgument, class T>                                                            \
+    static inline T gradient([[maybe_unused]] T a, [[maybe_unused]] T b, [[maybe_unused]] T y,   \
+                             [[maybe_unused]] T g, [[maybe_unused]] const T* p) {                \
+      if constexpr (kArgument == 0) return gradient_a;                                           \
+      else return gradient_b;                                                                    \
+    }                                                                                            \
+  };
+#include "../ops/elementwise.def"
+#undef LN_UNARY
+#undef LN_BINARY
+
+// An operand of a grid: its row r starts `step` * r elements in (0: one row for all), and has one element for
+// all columns when `single`.
+template <class T>
+struct Line {
+  T* value;
+  T* grad;
+  int64_t step;
+  bool single;
+  Line row(int64_t r) const { return {offset(value, r * step), offset(grad, r * step), step, single}; }
+  Line from(int64_t column) const {
+    return single ? *this : Line{offset(value, column), offset(grad, column), step, false};
+  }
+};
+// A member, or a whole batch in one row.
+template <class T>
+struct Grid {
+  int64_t rows, cols;
+  Line<T> y, a, b;
+  Grid row(int64_t r) const { return {1, cols, y.row(r), a.row(r), b.row(r)}; }
+  Grid part(int64_t begin, int64_t end) const {
+    return {1, end - begin, y.from(begin), a.from(begin), b.from(begin)};
+  }
+};
+
+template <class T>
+Line<T> full_line(const Piece& piece) {
+  return {value_of<T>(piece), grad_of<T>(piece), piece.ld, false};
+}
+template <class T>
+Line<T> member_line(const Batch& batch, int argument, int64_t member, bool* one_span) {
+  const Piece& piece = batch.arguments[argument].pieces[member];
+  const Piece& result = batch.result.pieces[member];
+  bool same_shape = piece.rows == result.rows && piece.cols == result.cols;
+  int kind = same_shape ? int{kFull} : int{batch.broadcast[argument]};
+  if (!(kind == kScalar || (kind == kFull && contiguous(piece)))) *one_span = false;
+  bool steps = kind == kFull || kind == kColumn;
+  return {value_of<T>(piece), grad_of<T>(piece), steps ? piece.ld : 0, kind == kColumn || kind == kScalar};
+}
+template <class T>
+Grid<T> member_grid(const Batch& batch, int64_t member) {
+  const Piece& result = batch.result.pieces[member];
+  bool one_span = contiguous(result);
+  Grid<T> grid{result.rows, result.cols, full_line<T>(result), {}, {nullptr, nullptr, 0, false}};
+  grid.a = member_line<T>(batch, 0, member, &one_span);
+  if (batch.argument_count > 1) grid.b = member_line<T>(batch, 1, member, &one_span);
+  if (one_span) grid.cols *= grid.rows, grid.rows = 1;
+  return grid;
+}
+
+// The whole batch as one row; only when all operands are packed, see packed().
+template <class T>
+Grid<T> batch_grid(const Batch& batch) {
+  const Piece& result = batch.result.matrix;
+  Grid<T> grid{1, result.rows * result.cols, full_line<T>(result), {}, {nullptr, nullptr, 0, false}};
+  grid.a = full_line<T>(batch.arguments[0].matrix);
+  if (batch.argument_count > 1) grid.b = full_line<T>(batch.arguments[1].matrix);
+  return grid;
+}
+bool packed(const Batch& batch, const Operand& operand, const void* memory) {
+  const Piece &matrix = operand.matrix, &result = batch.result.matrix;
+  return memory != nullptr && matrix.ld == matrix.cols &&
+         matrix.rows * matrix.cols == result.rows * result.cols;
+}
+bool values_packed(const Batch& batch) {
+  for (int k = 0; k < batch.argument_count; ++k) {
+    const Operand& operand = batch.arguments[k];
+    if (!packed(batch, operand, operand.matrix.value)) return false;
+  }
+  return true;
+}
+bool all_full(const Batch& batch) {
+  for (int k = 0; k < batch.argument_count; ++k)
+    if (batch.broadcast && batch.broadcast[k] != kFull) return false;
+  return true;
+}
+
+// A formula with its attributes; by value, so that the compiler keeps them in registers.
+template <class Formula, class T>
+struct Elementwise {
+  T p[Formula::kAttributes + 1];
+
+  explicit Elementwise(const Batch& batch) : p{} {
+    for (int i = 0; i < Formula::kAttributes; ++i) p[i] = static_cast<T>(batch.attributes[i]);
+  }
+
+  template <bool kSingleA, bool kSingleB>
+  LN_FLATTEN static void value_span(const Elementwise self, const Grid<T>& grid) {
+    constexpr bool kHasB = Formula::kArguments == 2;
+    const T *a = grid.a.value, *b = grid.b.value;
+    T* y = grid.y.value;
+    const T a0 = kSingleA ? *a : T(0), b0 = kHasB && kSingleB ? *b : T(0);
+    const int64_t cols = grid.cols;
+    LN_IVDEP
+    for (int64_t i = 0; i < cols; ++i)
+      y[i] = Formula::value(kSingleA ? a0 : a[i], kHasB && !kSingleB ? b[i] : b0, self.p);
+  }
+
+  // The gradient of argument kArgument as a function of the column; values are loaded only when the formula
+  // may use them.
+  template <int kArgument, bool kSingleA, bool kSingleB>
+  struct GradientAt {
+    Elementwise self;
+    const T *a, *b, *y, *g;
+    T a0, b0;
+    static constexpr bool kReadsA = Formula::kReadsArguments;
+    static constexpr bool kReadsB = Formula::kReadsArguments && Formula::kArguments == 2;
+    GradientAt(const Elementwise& formula, const Grid<T>& grid)
+        : self(formula), a(grid.a.value), b(grid.b.value), y(grid.y.value), g(grid.y.grad),
+          a0(kReadsA && kSingleA ? *a : T(0)), b0(kReadsB && kSingleB ? *b : T(0)) {}
+    inline T operator()(int64_t i) const {
+      return Formula::template gradient<kArgument>(
+          kReadsA && !kSingleA ? a[i] : a0, kReadsB && !kSingleB ? b[i] : b0,
+          Formula::kReadsResult ? y[i] : T(0), g[i], self.p);
+    }
+  };
+
+  template <int kArgument, bool kSingleA, bool kSingleB>
+  LN_FLATTEN static void gradient_span(const Elementwise& self, const Grid<T>& grid) {
+    const GradientAt<kArgument, kSingleA, kSingleB> at(self, grid);
+    const int64_t cols = grid.cols;
+    T* to = kArgument == 0 ? grid.a.grad : grid.b.grad;
+    if constexpr (kArgument == 0 ? kSingleA : kSingleB) {
+      *to += sum_over<T>(cols, at);
+    } else {
+      LN_IVDEP
+      for (int64_t i = 0; i < cols; ++i) to[i] += at(i);
+    }
+  }
+
+  // Calls span(self, row) for all rows, or for parts of the only row; over the threads unless rows write to
+  // the same memory. Columns of one row are never split when they are summed.
+  template <class Span>
+  void for_spans(const Grid<T>& grid, bool summed, bool rows_apart, const Span& span) const {
+    if (grid.rows * grid.cols == 0) return;
+    if (grid.rows > 1 && rows_apart) {
+      for_rows(grid.rows, grid.cols, [&](int64_t r) { span(*this, grid.row(r)); });
+    } else if (grid.rows > 1 || summed) {
+      for (int64_t r = 0; r < grid.rows; ++r) span(*this, grid.row(r));
+    } else {
+      parallel_for(grid.cols, kGrainElements,
+                   [&](int64_t begin, int64_t end) { span(*this, grid.part(begin, end)); });
+    }
+  }
+
+  void forward(const Grid<T>& grid) const {
+    if constexpr (Formula::kArguments == 1) {
+      for_spans(grid, false, true, value_span<false, false>);
+    } else {
+      // Never both: one of them then has the shape of the result.
+      for_spans(grid, false, true,
+                grid.a.single ? value_span<true, false>
+                              : (grid.b.single ? value_span<false, true> : value_span<false, false>));
+    }
+  }
+
+  template <int kArgument>
+  void backward(const Grid<T>& grid) const {
+    const Line<T>& to = kArgument == 0 ? grid.a : grid.b;
+    if (!to.grad) return;
+    if constexpr (Formula::kArguments == 1) {
+      for_spans(grid, false, true, gradient_span<0, false, false>);
+    } else {
+      for_spans(grid, to.single, to.step != 0,
+                grid.a.single ? gradient_span<kArgument, true, false>
+                              : (grid.b.single ? gradient_span<kArgument, false, true>
+                                               : gradient_span<kArgument, false, false>));
+    }
+  }
+};
+
+template <class Formula, class T>
+void elementwise_forward(const Batch& batch) {
+  const Elementwise<Formula, T> formula(batch);
+  if (all_full(batch) && values_packed(batch)) return formula.forward(batch_grid<T>(batch));
+  for_members(batch, false, [&](int64_t i) { formula.forward(member_grid<T>(batch, i)); });
+}
+
+// A pass an argument: the arguments may be the same node.
+template <int kArgument, class Formula, class T>
+void argument_backward(const Batch& batch) {
+  const Operand& operand = batch.arguments[kArgument];
+  if (!operand.wants_grad) return;
+  const Elementwise<Formula, T> formula(batch);
+  const Piece& result = batch.result.matrix;
+  bool flat = all_full(batch) && packed(batch, operand, operand.matrix.grad) && result.grad &&
+              (!Formula::kReadsArguments || values_packed(batch)) &&
+              (!Formula::kReadsResult || result.value);
+  if (flat) return formula.template backward<kArgument>(batch_grid<T>(batch));
+  for_members(batch, true, [&](int64_t i) {
+    formula.template backward<kArgument>(member_grid<T>(batch, i));
+  });
+}
+template <class Formula, class T>
+void elementwise_backward(const Batch& batch) {
+  argument_backward<0, Formula, T>(batch);
+  if constexpr (Formula::kArguments == 2) argument_backward<1, Formula, T>(batch);
+}
+
+}  // namespace
+
+#define LN_UNARY(name, ...)                                                                           \
+  template <class T> void name##_forward(const Batch& b) { elementwise_forward<name##_formula, T>(b); } \
+  template <class T> void name##_backward(const Batch& b) { elementwise_backward<name##_formula, T>(b); } \
+  LN_INSTANTIATE(name)
+#define LN_BINARY LN_UNARY
+#include "../ops/elementwise.def"
+#undef LN_UNARY
+#undef LN_BINARY
+
+}  // namespace lazynet::cpu::LN_UNIT

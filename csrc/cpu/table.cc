@@ -1,0 +1,54 @@
+// The tables of this vector unit's kernels, in the order of ops.def, and the unit's backend.
+#include "transfer.h"
+
+namespace lazynet::cpu::LN_UNIT {
+
+// Three passes over ops.def: forward, backward, shared. Views and sources have no kernels.
+template <class T>
+static constexpr KernelTable make_table() {
+  return {
+      {
+#define LN_KERNEL(name, ...) name##_forward<T>,
+#define LN_SHARED(name, ...) name##_forward<T>,
+#define LN_VIEW(name, ...) nullptr,
+#define LN_SOURCE(name, ...) nullptr,
+#include "../ops/ops.def"
+      },
+      {
+#define LN_KERNEL(name, ...) name##_backward<T>,
+#define LN_SHARED(name, ...) name##_backward<T>,
+#define LN_VIEW(name, ...) nullptr,
+#define LN_SOURCE(name, ...) nullptr,
+#include "../ops/ops.def"
+      },
+      {
+#define LN_KERNEL(name, ...) nullptr,
+#define LN_SHARED(name, ...) name##_shared<T>,
+#define LN_VIEW(name, ...) nullptr,
+#define LN_SOURCE(name, ...) nullptr,
+#include "../ops/ops.def"
+      },
+  };
+}
+
+extern const KernelTable kernels_float, kernels_double;
+const KernelTable kernels_float = make_table<float>();
+const KernelTable kernels_double = make_table<double>();
+
+const Backend* unit_backend();
+const Backend* unit_backend() {
+  static const Backend backend = {
+      "cpu",
+      &host_memory(),
+      {&kernels_float, &kernels_double},
+      {gather<float>, gather<double>},
+      {scatter_add<float>, scatter_add<double>},
+      zero,
+      {first_non_finite<float>, first_non_finite<double>},
+      {update<float>, update<double>},
+      {sum_of_squares<float>, sum_of_squares<double>},
+  };
+  return &backend;
+}
+
+}  // namespace lazynet::cpu::LN_UNIT

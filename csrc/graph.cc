@@ -1,0 +1,448 @@
+#include "graph.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <sstream>
+
+#include "error.h"
+#include "executor.h"
+
+namespace lazynet {
+namespace {
+
+std::atomic<int64_t> next_version{1};
+constexpr int64_t kVersionMask = 0x7fffffff;
+constexpr std::size_t kInputBlock = std::size_t{64} << 10;
+
+// Finaliser of MurmurHash3: spreads the count of random nodes over all bits of a key.
+uint64_t mix(uint64_t x) {
+  x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
+  x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
+  return x ^ (x >> 33);
+}
+
+class Timer {
+ public:
+  explicit Timer(double* seconds) : seconds_(seconds), start_(std::chrono::steady_clock::now()) {}
+  ~Timer() { *seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  double* seconds_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+}  // namespace
+
+Graph::Graph(const ln_graph_options& options_)
+    : options(options_),
+      pool(*cpu_backend().memory, options_.chunk_bytes ? options_.chunk_bytes : BuddyAllocator::kDefaultChunk,
+           options_.memory_limit),
+      version_(next_version.fetch_add(1) & kVersionMask),
+      seed_(options_.seed) {
+  if (options.dtype != LN_FLOAT32 && options.dtype != LN_FLOAT64)
+    fail(LN_TYPE_ERROR, "graph: element type ", options.dtype, "; float32 (0) or float64 (1) is required");
+}
+
+Graph::~Graph() = default;
+
+void Graph::clear() {
+  for (auto& round : rounds)
+    for (BufferPlan& buffer : round->buffers) {
+      if (buffer.value) pool.deallocate(buffer.value);
+      if (buffer.grad) pool.deallocate(buffer.grad);
+    }
+  for (void* gradient : input_gradients) pool.deallocate(gradient);
+  for (void* block : input_blocks_) pool.deallocate(block);
+  input_gradients.clear();
+  input_blocks_.clear();
+  input_left_ = 0;
+  rounds.clear();
+  buffers.clear();
+  pending_.reset();
+  scheduling_.reset();
+  for (auto& parameter : parameters) parameter_node_of_slot_[parameter->slot()] = -1;
+  parameters.clear();
+  parameter_nodes.clear();
+  nodes.clear();
+  readers.clear();
+  signatures.clear();
+  mark_.clear();
+  first_uncomputed_ = 0;
+  version_ = next_version.fetch_add(1) & kVersionMask;
+}
+
+void Graph::set_seed(uint64_t seed) {
+  seed_ = seed;
+  random_nodes_ = 0;
+}
+
+int32_t Graph::resolve_node(int64_t handle) const {
+  const int64_t id = handle & 0xffffffff;
+  if (handle < 0 || (handle >> 32) != version_ || id >= nodes.size())
+    fail(LN_STALE_NODE, "node %", id,
+         " was built before the graph was cleared, or in another graph; nodes of this graph as it is now are required");
+  return static_cast<int32_t>(id);
+}
+
+int32_t Graph::resolve(int64_t handle) { return handle < 0 ? parameter_node(handle) : resolve_node(handle); }
+
+int32_t Graph::parameter_node(int64_t handle) {
+  const int64_t slot = -2 - handle;
+  if (slot >= 0 && slot < static_cast<int64_t>(parameter_node_of_slot_.size()) && parameter_node_of_slot_[slot] >= 0)
+    return parameter_node_of_slot_[slot];
+  std::shared_ptr<Parameter> parameter = find_parameter(handle);
+  if (!parameter) fail(LN_GRAPH_ERROR, "parameter ", slot, " does not exist (any more)");
+  if (parameter->dtype() != options.dtype)
+    fail(LN_TYPE_ERROR, "parameter ", parameter->name, ": its elements are ", dtype_name(parameter->dtype()),
+         "; this graph computes in ", dtype_name(options.dtype));
+  const Backend& backend = cpu_backend();
+  if (anomaly) {
+    const Shape shape = parameter->shape();
+    const int64_t at = backend.first_non_finite[options.dtype](parameter->value(), shape.rows, shape.cols, shape.cols);
+    if (at >= 0)
+      fail(LN_NON_FINITE, "parameter ", parameter->name, ": row ", at / shape.cols, ", col ", at % shape.cols,
+           " is NaN or infinite");
+  }
+  const int32_t id = append(op_info(kOp_parameter), nullptr, 0, parameter->shape(), nullptr, nullptr, 0);
+  nodes[id].value = static_cast<char*>(parameter->value());
+  nodes[id].flags = kComputed | (parameter->trainable ? kRequiresGrad : 0);
+  if (slot >= static_cast<int64_t>(parameter_node_of_slot_.size())) parameter_node_of_slot_.resize(slot + 1, -1);
+  parameter_node_of_slot_[slot] = id;
+  parameters.push_back(std::move(parameter));
+  parameter_nodes.push_back(id);
+  return id;
+}
+
+int32_t Graph::append(const OpInfo& op, const int32_t* ids, int count, Shape shape, const double* attributes,
+                      const int64_t* payload, int64_t payload_count) {
+  if (nodes.size() == INT32_MAX || nodes.arguments.size() + count > INT32_MAX || nodes.payload.size() + payload_count > INT32_MAX)
+    fail(LN_GRAPH_ERROR, "graph: it holds ", nodes.size(), " nodes and can take no more; clear it between minibatches");
+  const int32_t id = nodes.size();
+  NodeRecord node{};
+  node.op = static_cast<int16_t>(op.id);
+  node.rows = static_cast<int32_t>(shape.rows);
+  node.cols = static_cast<int32_t>(shape.cols);
+  node.ld = node.cols;
+  node.root = id;
+  node.argument_begin = static_cast<int32_t>(nodes.arguments.size());
+  node.argument_count = count;
+  node.payload_begin = static_cast<int32_t>(nodes.payload.size());
+  node.payload_count = static_cast<int32_t>(payload_count);
+  node.signature = op.kind == OpKind::kKernel
+                       ? signatures.intern(op, ids, shapes_.data(), count, shape, attributes)
+                       : -1;
+  for (int i = 0; i < count; ++i) {
+    node.flags |= nodes[ids[i]].flags & kRequiresGrad;
+    if (op.kind == OpKind::kKernel) ++readers[nodes[ids[i]].root];
+  }
+  nodes.arguments.insert(nodes.arguments.end(), ids, ids + count);
+  nodes.payload.insert(nodes.payload.end(), payload, payload + payload_count);
+  nodes.records.push_back(node);
+  nodes.buffer.push_back(-1);
+  readers.push_back(0);
+  pending_.reset();
+  return id;
+}
+
+int64_t Graph::finish(int32_t id) {
+  const int64_t handle = handle_of(id);
+  if (options.eager) forward(&handle, 1);
+  return tracing ? LN_FAILED - handle : handle;
+}
+
+void Graph::check_attributes(const OpInfo& op, int count, int attribute_count) const {
+  if (count < op.minimum_arguments || (op.maximum_arguments >= 0 && count > op.maximum_arguments))
+    fail(LN_VALUE_ERROR, op.name, ": ", count, " arguments are given; ", op.minimum_arguments,
+         op.maximum_arguments < 0 ? " or more" : op.maximum_arguments > op.minimum_arguments ? " or more" : "",
+         " are required");
+  if (attribute_count != op.attribute_count)
+    fail(LN_VALUE_ERROR, op.name, ": ", attribute_count, " attributes are given; ", op.attribute_count, " (",
+         op.attributes, ") are required");
+}
+
+int64_t Graph::add(int op_id, const int64_t* handles, int count, const double* attributes, int attribute_count,
+                   const int64_t* payload, int64_t payload_count) {
+  if (op_id < 0 || op_id >= kOpCount) fail(LN_VALUE_ERROR, "op ", op_id, " does not exist");
+  const OpInfo& op = op_info(op_id);
+  if (op.kind == OpKind::kSource) fail(LN_VALUE_ERROR, op.name, ": is not built from arguments");
+  check_attributes(op, count, attribute_count);
+  ids_.resize(count);
+  for (int i = 0; i < count; ++i) ids_[i] = resolve(handles[i]);
+  shapes_.resize(count);
+  for (int i = 0; i < count; ++i) shapes_[i] = nodes[ids_[i]].shape();
+  const Shape shape = op.shape_rule({op.name, shapes_.data(), count, attributes, attribute_count, payload, payload_count});
+  for (int i = 0; i < count; ++i)
+    if (nodes[ids_[i]].op == kOp_parameter && op_id != kOp_lookup && is_sparse(ids_[i]))
+      fail(LN_TYPE_ERROR, op.name, ": argument ", i, " is a sparse table, whose gradient only lookup can give; "
+           "create it with sparse=False");
+  if (op_id == kOp_dropout) {
+    const uint64_t key = mix(seed_ + 0x9e3779b97f4a7c15u * static_cast<uint64_t>(++random_nodes_));
+    const int64_t halves[2] = {static_cast<int64_t>(key & 0xffffffff), static_cast<int64_t>(key >> 32)};
+    return finish(append(op, ids_.data(), count, shape, attributes, halves, 2));
+  }
+  const int32_t id = append(op, ids_.data(), count, shape, attributes, payload, payload_count);
+  if (op.kind == OpKind::kView) {
+    const NodeRecord& base = nodes[ids_[0]];
+    NodeRecord& view = nodes[id];
+    view.root = base.root;
+    view.ld = base.ld;
+    view.offset = base.offset;
+    if (op_id == kOp_stop_gradient) view.flags = 0;
+  }
+  return finish(id);
+}
+
+int64_t Graph::add_slice(int64_t handle, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+  const OpInfo& op = op_info(kOp_slice);
+  const int32_t base_id = resolve(handle);
+  const Shape whole = nodes[base_id].shape();
+  const int64_t payload[4] = {row, rows, col, cols};
+  const Shape shape = op.shape_rule({op.name, &whole, 1, nullptr, 0, payload, 4});
+  const int32_t id = append(op, &base_id, 1, shape, nullptr, nullptr, 0);
+  const NodeRecord& base = nodes[base_id];
+  NodeRecord& view = nodes[id];
+  view.root = base.root;
+  view.ld = base.ld;
+  view.offset = base.offset + row * base.ld + col;
+  return finish(id);
+}
+
+int64_t Graph::add_reshape(int64_t handle, int64_t rows, int64_t cols) {
+  const int32_t base_id = resolve(handle);
+  const NodeRecord base = nodes[base_id];
+  const int64_t payload[2] = {rows, cols};
+  const int64_t base_handle = handle_of(base_id);
+  // Elements of a view with gaps between its rows must be copied.
+  if (base.ld != base.cols && base.rows > 1) return add(kOp_copy, &base_handle, 1, nullptr, 0, payload, 2);
+  const OpInfo& op = op_info(kOp_reshape);
+  const Shape whole = base.shape();
+  const Shape shape = op.shape_rule({op.name, &whole, 1, nullptr, 0, payload, 2});
+  const int32_t id = append(op, &base_id, 1, shape, nullptr, nullptr, 0);
+  nodes[id].root = base.root;
+  nodes[id].offset = base.offset;
+  return finish(id);
+}
+
+char* Graph::input_memory(std::size_t bytes) {
+  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (bytes > input_left_) {
+    const std::size_t block = std::max(bytes, kInputBlock);
+    input_blocks_.push_back(allocate(block, "an input", nullptr));
+    input_block_ = static_cast<char*>(input_blocks_.back());
+    input_left_ = block;
+  }
+  char* memory = input_block_;
+  input_block_ += bytes;
+  input_left_ -= bytes;
+  return memory;
+}
+
+int64_t Graph::add_input(Shape shape, const void* data, bool requires_grad) {
+  if (shape.rows < 0 || shape.cols < 0 || shape.rows > INT32_MAX || shape.cols > INT32_MAX)
+    fail(LN_SHAPE_ERROR, "input: shape (", shape.rows, ", ", shape.cols, ") is given; sizes from 0 to 2^31 - 1 are required");
+  const std::size_t bytes = shape.elements() * element_bytes();
+  char* memory = input_memory(bytes);
+  if (bytes) std::memcpy(memory, data, bytes);
+  const int32_t id = append(op_info(kOp_input), nullptr, 0, shape, nullptr, nullptr, 0);
+  nodes[id].value = memory;
+  nodes[id].flags = kComputed | (requires_grad ? kRequiresGrad : 0);
+  if (anomaly) {
+    // Infinities are legitimate in an input (masks); NaN never is.
+    for (int64_t i = 0; i < shape.elements(); ++i) {
+      const double x = options.dtype == LN_FLOAT64 ? reinterpret_cast<double*>(memory)[i] : reinterpret_cast<float*>(memory)[i];
+      if (x != x) fail(LN_NON_FINITE, "input: row ", i / shape.cols, ", col ", i % shape.cols, " of the data is NaN");
+    }
+  }
+  return finish(id);
+}
+
+bool Graph::is_sparse(int32_t id) const {
+  const auto place = std::find(parameter_nodes.begin(), parameter_nodes.end(), id);
+  return parameters[place - parameter_nodes.begin()]->sparse();
+}
+
+std::vector<int32_t> Graph::needed_for(const int64_t* handles, int64_t count, bool mark_targets) {
+  std::vector<int32_t> needed;
+  mark_.resize(nodes.size(), 0);
+  if (count == 0) {
+    for (int32_t id = first_uncomputed_; id < nodes.size(); ++id)
+      if (nodes[id].signature >= 0 && !nodes[id].has(kComputed)) needed.push_back(id);
+    return needed;
+  }
+  std::vector<int32_t> stack;
+  auto visit = [&](int32_t id) {
+    const int32_t root = nodes[id].root;
+    if (nodes[root].has(kComputed) || mark_[root]) return;
+    mark_[root] = 1;
+    stack.push_back(root);
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t id = resolve(handles[i]);
+    if (mark_targets) nodes.root_of(id).flags |= kTarget;
+    visit(id);
+  }
+  while (!stack.empty()) {
+    const int32_t id = stack.back();
+    stack.pop_back();
+    needed.push_back(id);
+    const NodeRecord& node = nodes[id];
+    const int32_t* arguments = nodes.arguments_of(node);
+    for (int32_t k = 0; k < node.argument_count; ++k) visit(arguments[k]);
+  }
+  if (!needed.empty()) {
+    const auto [low, high] = std::minmax_element(needed.begin(), needed.end());
+    const int32_t first = *low, last = *high;
+    // Marks already say which ids are needed; reading them in order beats sorting unless they are sparse.
+    if (static_cast<std::size_t>(last - first) < needed.size() * 8) {
+      needed.clear();
+      for (int32_t id = first; id <= last; ++id)
+        if (mark_[id]) needed.push_back(id);
+    } else {
+      std::sort(needed.begin(), needed.end());
+    }
+  }
+  for (int32_t id : needed) mark_[id] = 0;
+  return needed;
+}
+
+std::unique_ptr<Plan> Graph::make_plan(const std::vector<int32_t>& needed) {
+  Schedule made;
+  bool cached;
+  {
+    Timer timer(&counters.statistics.schedule_seconds);
+    cached = needed.size() > 1 && cache_.find(nodes, needed, policy, &made);
+    if (!cached) {
+      made = schedule(nodes, needed, policy);
+      if (needed.size() > 1) cache_.remember(needed, made);
+    }
+  }
+  ++counters.statistics.schedules;
+  counters.statistics.schedule_cache_hits += cached;
+  Timer timer(&counters.statistics.plan_seconds);
+  auto plan = std::make_unique<Plan>(
+      plan_memory(nodes, signatures, std::move(made), element_bytes(), options.train != 0, readers));
+  plan->from_cache = cached;
+  return plan;
+}
+
+void Graph::run(std::unique_ptr<Plan> plan) {
+  Timer timer(&counters.statistics.forward_seconds);
+  run_forward(*this, *plan);
+  rounds.push_back(std::move(plan));
+}
+
+void Graph::forward(const int64_t* handles, int64_t count) {
+  pending_.reset();
+  scheduling_.reset();
+  const std::vector<int32_t> needed = needed_for(handles, count, true);
+  if (!needed.empty()) run(make_plan(needed));
+  if (count == 0 && options.train) first_uncomputed_ = nodes.size();
+}
+
+void Graph::schedule_begin(const int64_t* handles, int64_t count) {
+  pending_.reset();
+  scheduling_.reset();
+  scheduled_needed_ = needed_for(handles, count, true);
+  scheduling_ = std::make_unique<ReadySet>(nodes, scheduled_needed_);
+}
+
+ReadySet& Graph::schedule_in_progress() {
+  if (!scheduling_) fail(LN_GRAPH_ERROR, "schedule: none is in progress; begin one, and do not build or run meanwhile");
+  return *scheduling_;
+}
+
+void Graph::schedule_run() {
+  ReadySet& ready = schedule_in_progress();
+  if (ready.unscheduled() > 0)
+    fail(LN_GRAPH_ERROR, "schedule: ", ready.unscheduled(), " nodes are not scheduled yet; take them all before running");
+  Schedule made = ready.finish();
+  scheduling_.reset();
+  if (made.order.empty()) return;
+  ++counters.statistics.schedules;
+  run(std::make_unique<Plan>(
+      plan_memory(nodes, signatures, std::move(made), element_bytes(), options.train != 0, readers)));
+}
+
+void Graph::plan_pending(const int64_t* handles, int64_t count) {
+  pending_.reset();
+  const std::vector<int32_t> needed = needed_for(handles, count, false);
+  if (needed.empty()) return;
+  pending_ = make_plan(needed);
+  pending_->lower_bound = lower_bound(nodes, needed);
+}
+
+const Plan& Graph::plan(int64_t index) const {
+  if (index < 0 || index >= plan_count())
+    fail(LN_INDEX_ERROR, "plan ", index, ": there are ", plan_count(), " plans");
+  return plan_executed(index) ? *rounds[index] : *pending_;
+}
+
+void Graph::backward(int64_t loss_handle) {
+  if (!options.train) fail(LN_GRAPH_ERROR, "backward: the graph was made with train=False; nothing was kept for backward");
+  const int32_t loss = resolve(loss_handle);
+  const NodeRecord& node = nodes[loss];
+  if (node.elements() != 1)
+    fail(LN_SHAPE_ERROR, "backward: the loss has shape (", node.rows, ", ", node.cols, "); a 1 x 1 node is required: sum or average it");
+  const int64_t handle = handle_of(loss);
+  if (!computed(loss)) forward(&handle, 1);
+  Timer timer(&counters.statistics.backward_seconds);
+  run_backward(*this, loss);
+}
+
+void Graph::read_value(int64_t handle, void* out) {
+  const int32_t id = resolve(handle);
+  if (!computed(id)) {
+    const int64_t own = handle_of(id);
+    forward(&own, 1);
+  }
+  const NodeRecord& node = nodes[id];
+  const std::size_t size = element_bytes();
+  const char* from = nodes.root_of(id).value + node.offset * static_cast<int64_t>(size);
+  for (int64_t row = 0; row < node.rows && node.cols > 0; ++row)
+    std::memcpy(static_cast<char*>(out) + row * node.cols * size, from + row * node.ld * size, node.cols * size);
+}
+
+bool Graph::read_gradient(int64_t handle, void* out) const {
+  const int32_t id = resolve_node(handle);
+  const NodeRecord& node = nodes[id];
+  const NodeRecord& root = nodes.root_of(id);
+  if (!node.has(kReached) || !root.grad) return false;
+  const std::size_t size = element_bytes();
+  const char* from = root.grad + node.offset * static_cast<int64_t>(size);
+  for (int64_t row = 0; row < node.rows && node.cols > 0; ++row)
+    std::memcpy(static_cast<char*>(out) + row * node.cols * size, from + row * node.ld * size, node.cols * size);
+  return true;
+}
+
+std::string Graph::describe(int32_t id) const {
+  std::ostringstream text;
+  const NodeRecord& node = nodes[id];
+  text << '%' << id << ' ' << op_info(node.op).name << " (" << node.rows << ", " << node.cols << ')';
+  return text.str();
+}
+
+void* Graph::allocate(std::size_t bytes, const char* purpose, const Plan* plan) {
+  if (void* memory = pool.allocate(bytes)) return memory;
+  const PoolStatistics now = pool.statistics();
+  std::ostringstream text;
+  text << "out of memory: " << bytes << " bytes for " << purpose << "; the pool holds " << now.bytes_reserved
+       << " bytes, " << now.bytes_in_use << " in use, ";
+  if (now.limit) text << "and may hold " << now.limit;
+  else text << "and the machine has no more";
+  if (plan) {
+    std::vector<std::pair<int64_t, int32_t>> biggest;
+    for (const BatchPlan& batch : plan->batches) biggest.emplace_back(batch.bytes, batch.op);
+    std::partial_sort(biggest.begin(), biggest.begin() + std::min<std::size_t>(3, biggest.size()), biggest.end(),
+                      std::greater<>());
+    text << ". The plan of " << plan->batches.size() << " batches needs " << plan->peak_bytes
+         << " bytes for values; its biggest batches are";
+    for (std::size_t i = 0; i < std::min<std::size_t>(3, biggest.size()); ++i)
+      text << (i ? ", " : " ") << op_info(biggest[i].second).name << ' ' << biggest[i].first;
+  }
+  text << ". Clear the graph, use a smaller minibatch, or raise the limit";
+  throw Error(LN_OUT_OF_MEMORY, text.str());
+}
+
+}  // namespace lazynet

@@ -1,0 +1,113 @@
+// A graph: the nodes built for the examples of a minibatch, their plans and their memory. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend.h"
+#include "buddy_allocator.h"
+#include "lazynet.h"
+#include "memory_plan.h"
+#include "node_store.h"
+#include "parameter.h"
+#include "scheduler.h"
+#include "signature.h"
+
+namespace lazynet {
+
+struct GraphCounters {
+  ln_graph_statistics statistics{};
+  std::vector<ln_op_profile> profile = std::vector<ln_op_profile>(kOpCount);
+};
+
+class Graph {
+ public:
+  explicit Graph(const ln_graph_options& options);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  // Building. All return the handle of the new node.
+  int64_t add(int op, const int64_t* handles, int count, const double* attributes, int attribute_count,
+              const int64_t* payload, int64_t payload_count);
+  int64_t add_input(Shape shape, const void* data, bool requires_grad);
+  int64_t add_slice(int64_t handle, int64_t row, int64_t rows, int64_t col, int64_t cols);
+  int64_t add_reshape(int64_t handle, int64_t rows, int64_t cols);
+  void clear();
+  void set_seed(uint64_t seed);  // of dropout; restarts the count of dropout nodes
+
+  // The node of a handle; throws Error(LN_STALE_NODE). A parameter's node is made when first asked for.
+  int32_t resolve(int64_t handle);
+  int32_t resolve_node(int64_t handle) const;  // nodes only
+  int64_t handle_of(int32_t id) const { return version_ << 32 | id; }
+
+  // Running.
+  void forward(const int64_t* handles, int64_t count);
+  void backward(int64_t loss);
+  void read_value(int64_t handle, void* out);
+  bool read_gradient(int64_t handle, void* out) const;
+
+  // A schedule driven from outside.
+  void schedule_begin(const int64_t* handles, int64_t count);
+  ReadySet& schedule_in_progress();
+  void schedule_run();
+
+  // Looking. Plans that have run come first, then the pending one.
+  void plan_pending(const int64_t* handles, int64_t count);
+  int64_t plan_count() const { return static_cast<int64_t>(rounds.size()) + (pending_ ? 1 : 0); }
+  const Plan& plan(int64_t index) const;
+  bool plan_executed(int64_t index) const { return index < static_cast<int64_t>(rounds.size()); }
+
+  bool computed(int32_t id) const { return nodes.root_of(id).has(kComputed); }
+  std::size_t element_bytes() const { return element_size(options.dtype); }
+  std::string describe(int32_t id) const;  // "%7 tanh (1, 128)"
+  // From the pool, or throws Error(LN_OUT_OF_MEMORY) that names `purpose` and the plan's biggest buffers.
+  void* allocate(std::size_t bytes, const char* purpose, const Plan* plan);
+  int64_t version() const { return version_; }
+
+  ln_graph_options options;
+  Policy policy = Policy::kLookahead;
+  bool anomaly = false, tracing = false, profiling = false;
+  NodeStore nodes;
+  SignatureTable signatures;
+  BuddyAllocator pool;
+  std::vector<std::unique_ptr<Plan>> rounds;  // that have run
+  std::vector<BufferPlan*> buffers;           // of all rounds; NodeStore::buffer counts through them
+  std::vector<int32_t> readers;               // a node: uncomputed nodes that read it
+  std::vector<std::shared_ptr<Parameter>> parameters;  // in use
+  std::vector<int32_t> parameter_nodes;                // their nodes
+  std::vector<void*> input_gradients;                  // of inputs, from the pool, of the last backward
+  GraphCounters counters;
+
+ private:
+  int32_t append(const OpInfo& op, const int32_t* ids, int count, Shape shape, const double* attributes,
+                 const int64_t* payload, int64_t payload_count);
+  int64_t finish(int32_t id);
+  int32_t parameter_node(int64_t handle);
+  void check_attributes(const OpInfo& op, int count, int attribute_count) const;
+  std::vector<int32_t> needed_for(const int64_t* handles, int64_t count, bool mark_targets);
+  void run(std::unique_ptr<Plan> plan);
+  std::unique_ptr<Plan> make_plan(const std::vector<int32_t>& needed);
+  char* input_memory(std::size_t bytes);
+  bool is_sparse(int32_t id) const;  // of a parameter node
+
+  int64_t version_;
+  std::vector<int32_t> parameter_node_of_slot_;  // -1: not in this graph
+  std::vector<int32_t> ids_;                     // scratch of add()
+  std::vector<Shape> shapes_;
+  std::vector<uint8_t> mark_;                    // scratch of needed_for(), all zero in between
+  int32_t first_uncomputed_ = 0;                 // all nodes before it are computed
+  std::vector<void*> input_blocks_;              // of the pool, for the data of inputs
+  char* input_block_ = nullptr;                  // the rest of the last one
+  std::size_t input_left_ = 0;
+  uint64_t seed_ = 0;
+  int64_t random_nodes_ = 0;                     // dropout nodes since the seed was set
+  ScheduleCache cache_;
+  std::unique_ptr<Plan> pending_;
+  std::vector<int32_t> scheduled_needed_;
+  std::unique_ptr<ReadySet> scheduling_;
+};
+
+}  // namespace lazynet

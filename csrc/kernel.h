@@ -1,0 +1,54 @@
+// What a kernel sees: a batch of members of one signature. Kernels of every family and backend take a
+// Batch; what is packed, gathered, shared or first written is decided before they run.
+#pragma once
+
+#include <cstdint>
+
+namespace lazynet {
+
+// One argument (or the result) of one member: rows x cols elements, rows `ld` elements apart.
+struct Piece {
+  void* value;
+  void* grad;  // null in forward and where no gradient is wanted
+  int64_t rows;
+  int64_t cols;
+  int64_t ld;
+};
+
+// One argument of all members.
+struct Operand {
+  // A list argument has the pieces of member i at [begin[i], begin[i + 1]); others have piece i.
+  // Shared arguments have one piece.
+  const Piece* pieces = nullptr;
+  int64_t count = 0;            // pieces
+  const int32_t* begin = nullptr;  // lists only
+  // All pieces as one matrix: set when they lie one after another, and always when the operator asks
+  // for it (role R). `matrix.rows` is the sum of the pieces' rows. Otherwise matrix.value is null.
+  Piece matrix = {nullptr, nullptr, 0, 0, 0};
+  bool wants_grad = false;      // backward: pieces' (and matrix's) grad are valid and to be added to
+  bool overlapping = false;     // backward: pieces share gradient memory; one thread only
+};
+
+struct Batch {
+  int op;
+  int64_t members;
+  Operand result;                 // always packed
+  Operand arguments[4];
+  int argument_count;             // operands present (optional ones may be missing)
+  const double* attributes;
+  const int64_t* const* payload;  // member i's integers at payload[i]; null without payload
+  // How an argument of a flat operator is spread over the result, an argument each.
+  const uint8_t* broadcast;       // see Broadcast
+  // Row-sparse gradient of a shared table (lookup_shared only): returns the address of the gradient of
+  // row `row`, zero when first touched.
+  void* (*sparse_row)(void* table, int64_t row) = nullptr;
+  void* sparse_table = nullptr;
+};
+
+enum Broadcast : uint8_t { kFull = 0, kRow = 1, kColumn = 2, kScalar = 3 };
+
+// forward: writes result.matrix.value. backward: adds to the arguments' gradients where wants_grad.
+// shared: adds to the shared arguments' gradients, for all batches of a signature at once.
+using Kernel = void (*)(const Batch&);
+
+}  // namespace lazynet

@@ -1,0 +1,88 @@
+// From a schedule to memory: which buffer each batch writes to, where each member's value lies in it, which
+// operands already lie one after another and which must be gathered, and the most that is held at once.
+// Nothing is allocated here: addresses are those of imagined buffers until Executor places the real ones.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernel.h"
+#include "node_store.h"
+#include "scheduler.h"
+#include "signature.h"
+
+namespace lazynet {
+
+// Looks at pieces in turn and tells whether they are one matrix: rows one after another at one stride, or,
+// of a flat operand, elements one after another.
+class MatrixScan {
+ public:
+  MatrixScan(bool flat, std::size_t element_size) : flat_(flat), element_size_(element_size) {}
+  void add(char* address, int64_t rows, int64_t cols, int64_t ld);
+  bool adjacent() const { return adjacent_; }
+  int64_t elements() const { return elements_; }
+  bool same_cols() const { return same_cols_; }
+  // Of all pieces together, `value` null unless adjacent. A flat matrix is one row of all elements.
+  Piece matrix() const;
+
+ private:
+  bool flat_;
+  std::size_t element_size_;
+  bool adjacent_ = true, same_cols_ = true;
+  char* first_ = nullptr;
+  char* next_ = nullptr;
+  int64_t rows_ = 0, cols_ = -1, ld_ = 0, elements_ = 0;
+};
+
+enum class OperandMode : uint8_t { kAdjacent, kIndexed, kGathered, kShared };
+
+struct OperandPlan {
+  OperandMode mode;
+  int64_t pieces;
+  int64_t bytes;
+};
+
+struct BatchPlan {
+  int32_t op, signature;
+  int32_t begin, end;    // members in Plan::schedule.order
+  int32_t buffer;        // in Plan::buffers
+  int64_t offset, bytes; // of the batch's values in the buffer
+  int32_t operand_begin, operand_end;
+};
+
+// One buffer a signature when gradients will be wanted, batch after batch, so that a later pass over all of
+// them is one matrix; one buffer a batch in inference, given back after its last reader.
+struct BufferPlan {
+  int64_t bytes = 0;
+  int32_t first_batch = 0;
+  int32_t last_batch = -1;  // -1: stays until the graph is cleared
+  char* value = nullptr;    // once placed
+  char* grad = nullptr;     // during and after backward
+};
+
+struct Plan {
+  Schedule schedule;
+  std::vector<BatchPlan> batches;
+  std::vector<OperandPlan> operands;
+  std::vector<BufferPlan> buffers;
+  int64_t value_bytes = 0;          // all buffers together
+  int64_t scratch_bytes = 0;        // for the gathers of one batch, the largest
+  int64_t shared_scratch_bytes = 0; // for the gathers of one signature in backward, the largest
+  int64_t peak_bytes = 0;           // values held at once and scratch, without gradients
+  int64_t gathered_bytes = 0, read_bytes = 0;
+  int64_t lower_bound = -1;         // of batches; counted only when asked for
+  bool from_cache = false;
+};
+
+// Sets the members' (imagined) addresses in `nodes`. `keep`: gradients will be wanted. `readers[id]`: how many
+// uncomputed nodes read the node.
+Plan plan_memory(NodeStore& nodes, const SignatureTable& signatures, Schedule schedule, std::size_t element_size,
+                 bool keep, const std::vector<int32_t>& readers);
+
+// Which operand of its op the argument at `position` belongs to.
+inline int operand_of(const OpInfo& op, int position) {
+  const int last = static_cast<int>(op.arguments.size()) - 1;
+  return position < last ? position : last;
+}
+
+}  // namespace lazynet

@@ -1,0 +1,113 @@
+#include "optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "error.h"
+#include "memory_resource.h"
+
+namespace lazynet {
+namespace {
+
+int slots_of(int kind) { return kind == LN_ADAM || kind == LN_ADAMW ? 2 : 1; }
+
+}  // namespace
+
+Optimizer::Optimizer(int kind, std::vector<std::shared_ptr<Parameter>> parameters) : kind_(kind) {
+  if (kind < LN_SGD || kind > LN_ADAMW) fail(LN_VALUE_ERROR, "optimizer: kind ", kind, " does not exist");
+  for (auto& parameter : parameters) {
+    Item item;
+    item.parameter = std::move(parameter);
+    items_.push_back(std::move(item));
+  }
+}
+
+Optimizer::~Optimizer() {
+  for (Item& item : items_)
+    for (void* slot : item.slots)
+      if (slot) host_memory().deallocate(slot, item.parameter->bytes());
+}
+
+Optimizer::Item& Optimizer::item(int index) {
+  if (index < 0 || index >= static_cast<int>(items_.size()))
+    fail(LN_INDEX_ERROR, "optimizer: parameter ", index, " of ", items_.size());
+  return items_[index];
+}
+
+void* Optimizer::state(int index, int slot) {
+  Item& chosen = item(index);
+  if (slot < 0 || slot >= slots_of(kind_)) return nullptr;
+  if (!chosen.slots[slot]) {
+    const std::size_t bytes = chosen.parameter->bytes();
+    chosen.slots[slot] = host_memory().allocate(bytes);
+    if (!chosen.slots[slot])
+      fail(LN_OUT_OF_MEMORY, "optimizer: ", bytes, " bytes of state for parameter ", chosen.parameter->name, " are not available");
+    std::memset(chosen.slots[slot], 0, bytes);
+  }
+  return chosen.slots[slot];
+}
+
+int64_t& Optimizer::steps(int index) { return item(index).steps; }
+
+void Optimizer::step(const ln_hyperparameters& h, double scale) {
+  const bool stateful = kind_ != LN_SGD || h.momentum != 0;
+  for (std::size_t i = 0; i < items_.size() && stateful; ++i)  // all memory before any update
+    if (items_[i].parameter->has_gradient())
+      for (int slot = 0; slot < slots_of(kind_); ++slot) state(static_cast<int>(i), slot);
+  for (Item& chosen : items_) {
+    if (!chosen.parameter->has_gradient()) continue;
+    if (chosen.parameter->trainable) {
+      ++chosen.steps;
+      const double t = static_cast<double>(chosen.steps);
+      UpdateConstants constants{h.learning_rate, h.weight_decay, h.momentum, h.dampening, h.beta1, h.beta2, h.epsilon,
+                                1 - std::pow(h.beta1, t), 1 - std::pow(h.beta2, t), scale, h.nesterov != 0,
+                                chosen.steps == 1};
+      if (chosen.parameter->sparse()) update_sparse(chosen, constants);
+      else update_dense(chosen, constants);
+    }
+    chosen.parameter->zero_gradient();
+  }
+}
+
+void Optimizer::update_dense(Item& chosen, const UpdateConstants& constants) {
+  Parameter& parameter = *chosen.parameter;
+  cpu_backend().update[parameter.dtype()](kind_, constants, parameter.shape().elements(), parameter.value(),
+                                          parameter.dense_gradient(), chosen.slots[0], chosen.slots[1]);
+}
+
+void Optimizer::update_sparse(Item& chosen, const UpdateConstants& constants) {
+  Parameter& parameter = *chosen.parameter;
+  SparseRows& gradient = *parameter.sparse_gradient();
+  const int64_t cols = parameter.shape().cols;
+  const std::size_t row_bytes = cols * element_size(parameter.dtype());
+  auto row_of = [&](void* base, int64_t row) { return base ? static_cast<char*>(base) + row * row_bytes : nullptr; };
+  UpdateConstants mine = constants;
+  // A row that is touched for the first time has a zero buffer; dampening must not count as "later" there
+  // only because another row was touched before.
+  mine.first = false;
+  for (std::size_t slot = 0; slot < gradient.rows().size(); ++slot) {
+    const int64_t row = gradient.rows()[slot];
+    cpu_backend().update[parameter.dtype()](kind_, mine, cols, row_of(parameter.value(), row),
+                                            gradient.at(static_cast<int64_t>(slot)), row_of(chosen.slots[0], row),
+                                            row_of(chosen.slots[1], row));
+  }
+}
+
+double gradient_norm(const std::vector<std::shared_ptr<Parameter>>& parameters) {
+  double sum = 0;
+  for (const auto& parameter : parameters) {
+    if (!parameter->has_gradient()) continue;
+    const auto squares = cpu_backend().sum_of_squares[parameter->dtype()];
+    if (parameter->sparse()) {
+      SparseRows& rows = *parameter->sparse_gradient();
+      sum += squares(rows.values(), static_cast<int64_t>(rows.rows().size()) * parameter->shape().cols);
+    } else {
+      sum += squares(parameter->dense_gradient(), parameter->shape().elements());
+    }
+  }
+  return std::sqrt(sum);
+}
+
+}  // namespace lazynet

@@ -1,0 +1,72 @@
+// Trainable matrices, outside any graph. Thread-safe where lazynet.h says so.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "lazynet.h"
+#include "ops/op.h"
+
+namespace lazynet {
+
+inline std::size_t element_size(int dtype) { return dtype == LN_FLOAT64 ? 8 : 4; }
+inline const char* dtype_name(int dtype) { return dtype == LN_FLOAT64 ? "float64" : "float32"; }
+
+// Rows of a table that have a gradient, and the gradients, in the order in which they were touched.
+class SparseRows {
+ public:
+  SparseRows(int64_t cols, int dtype) : row_bytes_(cols * element_size(dtype)) {}
+  void* row(int64_t row);  // zero when first touched; valid until another row is touched
+  const std::vector<int32_t>& rows() const { return rows_; }
+  void* values() { return values_.data(); }
+  void* at(int64_t slot) { return values_.data() + slot * row_bytes_; }
+  void clear();
+
+ private:
+  std::size_t row_bytes_;
+  std::unordered_map<int32_t, int32_t> slot_of_;
+  std::vector<int32_t> rows_;
+  std::vector<char> values_;
+};
+
+class Parameter {
+ public:
+  Parameter(Shape shape, int dtype, bool sparse, std::string name);
+  ~Parameter();
+  Parameter(const Parameter&) = delete;
+  Parameter& operator=(const Parameter&) = delete;
+
+  const Shape& shape() const { return shape_; }
+  int dtype() const { return dtype_; }
+  bool sparse() const { return sparse_rows_ != nullptr; }
+  std::size_t bytes() const { return shape_.elements() * element_size(dtype_); }
+  void* value() const { return value_; }
+  void* dense_gradient();  // allocated zero on first use; null for a sparse parameter
+  SparseRows* sparse_gradient() { return sparse_rows_.get(); }
+  bool has_gradient() const;
+  void mark_gradient() { has_gradient_ = true; }
+  void zero_gradient();
+  int32_t slot() const { return slot_; }
+
+  std::string name;
+  bool trainable = true;
+
+ private:
+  Shape shape_;
+  int dtype_;
+  void* value_ = nullptr;
+  void* gradient_ = nullptr;
+  bool has_gradient_ = false;
+  std::unique_ptr<SparseRows> sparse_rows_;
+  int32_t slot_;
+};
+
+// Handles name parameters by a slot of a process-wide list: handle = -2 - slot.
+std::shared_ptr<Parameter> create_parameter(Shape shape, int dtype, bool sparse, std::string name);
+std::shared_ptr<Parameter> find_parameter(int64_t handle);  // null when there is none
+
+}  // namespace lazynet
