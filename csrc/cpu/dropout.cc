@@ -80,7 +80,10 @@ void dropout_forward(const Batch& batch) {
     for_spans(x, result, [&](int64_t from, int64_t to, int64_t element, int64_t count) {
       const T* in = value_of<T>(x) + from;
       T* y = value_of<T>(result) + to;
-      mask.run(element, count, [=](int64_t k, bool keep) { y[k] = keep ? in[k] * scale : T(0); });
+      mask.run(element, count, [=](int64_t k, bool keep) {
+        const T kept = in[k] * scale;  // loaded in any case, so that the choice is a blend
+        y[k] = keep ? kept : T(0);
+      });
     });
   });
 }
@@ -96,7 +99,10 @@ void dropout_backward(const Batch& batch) {
     for_spans(x, result, [&](int64_t to, int64_t from, int64_t element, int64_t count) {
       const T* g = grad_of<T>(result) + from;
       T* dx = grad_of<T>(x) + to;
-      mask.run(element, count, [=](int64_t k, bool keep) { dx[k] += keep ? g[k] * scale : T(0); });
+      mask.run(element, count, [=](int64_t k, bool keep) {
+        const T kept = g[k] * scale;
+        dx[k] += keep ? kept : T(0);
+      });
     });
   });
 }

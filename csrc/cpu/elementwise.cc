@@ -26,11 +26,11 @@ constexpr int count_words(const char* text) {
   struct name##_formula {                                                                        \
     LN_FORMULA_TRAITS(1, attributes, reads)                                                      \
     template <class T>                                                                           \
-    static inline T value([[maybe_unused]] T x, T, [[maybe_unused]] const T* p) {                \
+    LN_INLINE T value([[maybe_unused]] T x, T, [[maybe_unused]] const T* p) {                \
       return value_formula;                                                                      \
     }                                                                                            \
     template <int kArgument, class T>                                                            \
-    static inline T gradient([[maybe_unused]] T x, T, [[maybe_unused]] T y, [[maybe_unused]] T g, \
+    LN_INLINE T gradient([[maybe_unused]] T x, T, [[maybe_unused]] T y, [[maybe_unused]] T g, \
                              [[maybe_unused]] const T* p) {                                      \
       return gradient_formula;                                                                   \
     }                                                                                            \
@@ -39,12 +39,12 @@ constexpr int count_words(const char* text) {
   struct name##_formula {                                                                        \
     LN_FORMULA_TRAITS(2, attributes, reads)                                                      \
     template <class T>                                                                           \
-    static inline T value([[maybe_unused]] T a, [[maybe_unused]] T b,                            \
+    LN_INLINE T value([[maybe_unused]] T a, [[maybe_unused]] T b,                            \
                           [[maybe_unused]] const T* p) {                                         \
       return value_formula;                                                                      \
     }                                                                                            \
     template <int kArgument, class T>                                                            \
-    static inline T gradient([[maybe_unused]] T a, [[maybe_unused]] T b, [[maybe_unused]] T y,   \
+    LN_INLINE T gradient([[maybe_unused]] T a, [[maybe_unused]] T b, [[maybe_unused]] T y,   \
                              [[maybe_unused]] T g, [[maybe_unused]] const T* p) {                \
       if constexpr (kArgument == 0) return gradient_a;                                           \
       else return gradient_b;                                                                    \
@@ -140,7 +140,7 @@ struct Elementwise {
   }
 
   template <bool kSingleA, bool kSingleB>
-  LN_FLATTEN static void value_span(const Elementwise self, const Grid<T>& grid) {
+  static void value_span(const Elementwise self, const Grid<T>& grid) {
     constexpr bool kHasB = Formula::kArguments == 2;
     const T *a = grid.a.value, *b = grid.b.value;
     T* y = grid.y.value;
@@ -163,7 +163,7 @@ struct Elementwise {
     GradientAt(const Elementwise& formula, const Grid<T>& grid)
         : self(formula), a(grid.a.value), b(grid.b.value), y(grid.y.value), g(grid.y.grad),
           a0(kReadsA && kSingleA ? *a : T(0)), b0(kReadsB && kSingleB ? *b : T(0)) {}
-    inline T operator()(int64_t i) const {
+    __attribute__((always_inline)) T operator()(int64_t i) const {
       return Formula::template gradient<kArgument>(
           kReadsA && !kSingleA ? a[i] : a0, kReadsB && !kSingleB ? b[i] : b0,
           Formula::kReadsResult ? y[i] : T(0), g[i], self.p);
@@ -171,7 +171,7 @@ struct Elementwise {
   };
 
   template <int kArgument, bool kSingleA, bool kSingleB>
-  LN_FLATTEN static void gradient_span(const Elementwise& self, const Grid<T>& grid) {
+  static void gradient_span(const Elementwise& self, const Grid<T>& grid) {
     const GradientAt<kArgument, kSingleA, kSingleB> at(self, grid);
     const int64_t cols = grid.cols;
     T* to = kArgument == 0 ? grid.a.grad : grid.b.grad;

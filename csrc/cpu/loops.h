@@ -72,7 +72,7 @@ LN_FLATTEN static inline T fold_lanes(int64_t begin, int64_t end, const Function
   return Fold::combine(lanes[0], rest);
 }
 template <class Fold, class T, class Function>
-static inline T fold_pairwise(int64_t begin, int64_t end, const Function& f) {
+static T fold_pairwise(int64_t begin, int64_t end, const Function& f) {
   constexpr int64_t kBlock = 4096;
   if (end - begin <= kBlock) return fold_lanes<Fold, T>(begin, end, f);
   int64_t middle = begin + ((end - begin) / kBlock + 1) / 2 * kBlock;
