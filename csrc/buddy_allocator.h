@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -54,9 +55,34 @@ class BuddyAllocator {
   void check() const;
 
  private:
-  struct Chunk;
-  std::vector<std::unique_ptr<Chunk>> chunks_;
-  // filled in by the implementation
+  // A chunk is 2^order minimum blocks. Blocks are named by their first unit (minimum block).
+  struct Chunk {
+    char* memory = nullptr;
+    int order = 0;
+    std::vector<int8_t> free_order;       // a unit: order of the free block that starts there, else -1
+    std::vector<uint32_t> used_units;     // a unit: size of the allocation that starts there, else 0
+    std::vector<int32_t> next, previous;  // links of the free lists, -1 at the ends
+    std::vector<int32_t> first_free;      // by order
+    uint64_t free_orders = 0;             // bit k: a free block of order k exists
+    std::size_t units_in_use = 0;
+    std::size_t units() const { return std::size_t{1} << order; }
+    std::size_t bytes() const { return units() * kMinimumBlock; }
+  };
+  void insert_free(Chunk& chunk, std::size_t unit, int order);
+  void remove_free(Chunk& chunk, std::size_t unit, int order);
+  void free_block(Chunk& chunk, std::size_t unit, int order);          // merges with its buddy as far as it goes
+  void free_range(Chunk& chunk, std::size_t unit, std::size_t count);  // any units, in power-of-two pieces
+  void* take(Chunk& chunk, std::size_t units);  // nullptr when no block of the chunk is large enough
+  Chunk* grow(std::size_t units);
+  Chunk* find(const void* address);
+  void check_chunk(const Chunk& chunk) const;
+
+  MemoryResource& resource_;
+  std::size_t chunk_bytes_;
+  std::size_t limit_;
+  std::map<const char*, std::unique_ptr<Chunk>> chunks_;  // by address of their memory
+  std::size_t bytes_in_use_ = 0, peak_ = 0, reserved_ = 0;
+  std::int64_t allocations_ = 0, live_ = 0;
 };
 
 }  // namespace lazynet

@@ -22,6 +22,7 @@
 namespace lazynet {
 namespace {
 
+// Cut into parts whose number depends on the work and the wanted threads only; whoever is free runs the next.
 struct Task {
   RangeFunction function;
   void* context;
@@ -30,65 +31,90 @@ struct Task {
   void run(int64_t part) const { function(context, count * part / parts, count * (part + 1) / parts); }
 };
 
-// Workers wait for a new generation number: first spinning, because the next kernel follows within
-// microseconds, then asleep.
+// The caller and the workers claim parts through one ticket, (generation, next part). A worker that wakes late
+// fails to claim from a generation that is over, so nobody waits for a worker that the system has not
+// scheduled. Workers wait spinning, because the next kernel follows within microseconds, then asleep.
 class Workers {
  public:
   explicit Workers(int count) {
-    for (int i = 0; i < count; ++i) threads_.emplace_back([this, i] { loop(i + 1); });
+    for (int i = 0; i < count; ++i) threads_.emplace_back([this] { loop(); });
   }
   ~Workers() {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      stopping_ = true;
-      generation_.fetch_add(1);
-    }
-    wake_.notify_all();
+    stopping_.store(true);
+    announce(0);
     for (std::thread& thread : threads_) thread.join();
   }
   int count() const { return static_cast<int>(threads_.size()); }
 
   void run(const Task& task) {
-    task_ = task;
-    remaining_.store(count(), std::memory_order_relaxed);
-    {
-      // The lock orders the new generation against a worker that is about to sleep.
-      std::lock_guard<std::mutex> lock(mutex_);
-      generation_.fetch_add(1, std::memory_order_release);
-    }
-    if (sleeping_.load() > 0) wake_.notify_all();
-    task.run(0);
-    while (remaining_.load(std::memory_order_acquire) > 0) LN_PAUSE();
+    function_.store(task.function, std::memory_order_relaxed);
+    context_.store(task.context, std::memory_order_relaxed);
+    count_.store(task.count, std::memory_order_relaxed);
+    completed_.store(0, std::memory_order_relaxed);
+    announce(task.parts);
+    work(ticket_.load(std::memory_order_acquire));
+    while (completed_.load(std::memory_order_acquire) < task.parts) LN_PAUSE();
   }
 
  private:
   static constexpr int kSpins = 4000;
+  static constexpr int kPartBits = 16;
+  static constexpr uint64_t kPartMask = (uint64_t{1} << kPartBits) - 1;
 
-  void loop(int part) {
+  // Opens the next generation with `parts` parts to claim.
+  void announce(int64_t parts) {
+    // No claim can succeed while the fields change: the ticket of the old generation is used up.
+    parts_.store(parts, std::memory_order_relaxed);
+    const uint64_t generation = (ticket_.load(std::memory_order_relaxed) >> kPartBits) + 1;
+    {
+      // The lock orders the new generation against a worker that is about to sleep.
+      std::lock_guard<std::mutex> lock(mutex_);
+      ticket_.store(generation << kPartBits, std::memory_order_release);
+    }
+    if (sleeping_.load() > 0) wake_.notify_all();
+  }
+
+  // Runs parts of the generation of `ticket` until none is left.
+  void work(uint64_t ticket) {
+    const uint64_t generation = ticket >> kPartBits;
+    while (ticket >> kPartBits == generation) {
+      const int64_t part = static_cast<int64_t>(ticket & kPartMask);
+      const Task task{function_.load(std::memory_order_relaxed), context_.load(std::memory_order_relaxed),
+                      count_.load(std::memory_order_relaxed), parts_.load(std::memory_order_relaxed)};
+      if (part >= task.parts) return;
+      if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
+      task.run(part);
+      completed_.fetch_add(1, std::memory_order_release);
+      ticket = ticket_.load(std::memory_order_acquire);
+    }
+  }
+
+  void loop() {
     uint64_t seen = 0;
-    while (true) {
-      for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spin) LN_PAUSE();
-      if (generation_.load(std::memory_order_acquire) == seen) {
+    auto generation = [this] { return ticket_.load(std::memory_order_acquire) >> kPartBits; };
+    while (!stopping_.load()) {
+      for (int spin = 0; spin < kSpins && generation() == seen; ++spin) LN_PAUSE();
+      if (generation() == seen) {
         std::unique_lock<std::mutex> lock(mutex_);
         sleeping_.fetch_add(1);
-        wake_.wait(lock, [&] { return generation_.load(std::memory_order_relaxed) != seen; });
+        wake_.wait(lock, [&] { return generation() != seen; });
         sleeping_.fetch_sub(1);
       }
-      seen = generation_.load(std::memory_order_acquire);
-      if (stopping_) return;
-      if (part < task_.parts) task_.run(part);
-      remaining_.fetch_sub(1, std::memory_order_release);
+      const uint64_t ticket = ticket_.load(std::memory_order_acquire);
+      seen = ticket >> kPartBits;
+      work(ticket);
     }
   }
 
   std::vector<std::thread> threads_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::atomic<uint64_t> generation_{0};
-  std::atomic<int> remaining_{0};
+  std::atomic<RangeFunction> function_{nullptr};
+  std::atomic<void*> context_{nullptr};
+  std::atomic<int64_t> count_{0}, parts_{0}, completed_{0};
+  std::atomic<uint64_t> ticket_{0};
   std::atomic<int> sleeping_{0};
-  bool stopping_ = false;
-  Task task_{};
+  std::atomic<bool> stopping_{false};
 };
 
 int default_threads() { return std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 64); }

@@ -7,9 +7,9 @@
 
 namespace lazynet {
 
-#define LN_DECLARE_UNIT(unit)           \
-  namespace cpu::unit {                 \
-  const Backend* unit_backend();        \
+#define LN_DECLARE_UNIT(unit)    \
+  namespace cpu::unit {          \
+  const Backend* unit_backend(); \
   }
 #ifdef LN_HAVE_avx512
 LN_DECLARE_UNIT(avx512)

@@ -1,5 +1,5 @@
-// dropout(x, rate): the mask is a function of the member's key and the element's number alone, so backward
-// computes it again instead of keeping it.
+// dropout(x, rate): the mask is a function of the member's key and the element's number alone, so
+// backward computes it again instead of keeping it.
 #include "loops.h"
 
 namespace lazynet::cpu::LN_UNIT {
@@ -7,12 +7,13 @@ namespace {
 
 constexpr int64_t kBlocks = 64;  // Philox counter blocks of four elements that are made together
 
-// Philox4x32-10 (Salmon et al. 2011) on the counters first, first + 1, ...; the plain loop over blocks
-// becomes vector code.
+// Philox4x32-10 (Salmon et al. 2011) on the counters first, first + 1, ...; the plain loop over
+// blocks becomes vector code.
 void random_bits(uint32_t key_low, uint32_t key_high, uint64_t first, int blocks, uint32_t* bits) {
   for (int b = 0; b < blocks; ++b) {
     const uint64_t counter = first + static_cast<uint64_t>(b);
-    uint32_t c0 = static_cast<uint32_t>(counter), c1 = static_cast<uint32_t>(counter >> 32), c2 = 0, c3 = 0;
+    uint32_t c0 = static_cast<uint32_t>(counter), c1 = static_cast<uint32_t>(counter >> 32), c2 = 0,
+             c3 = 0;
     uint32_t k0 = key_low, k1 = key_high;
     for (int round = 0; round < 10; ++round) {
       const uint64_t product0 = uint64_t{0xD2511F53u} * c0, product1 = uint64_t{0xCD9E8D57u} * c2;
@@ -42,7 +43,8 @@ struct Mask {
         threshold(static_cast<uint32_t>(__builtin_ceil(batch.attributes[0] * 16777216.0))),
         scale(static_cast<T>(1.0 / (1.0 - batch.attributes[0]))) {}
 
-  // Calls apply(index, keep) for `count` elements, the first of which has number `element` in its member.
+  // Calls apply(index, keep) for `count` elements, the first of which has number `element` in its
+  // member.
   template <class Apply>
   void run(int64_t element, int64_t count, const Apply& apply) const {
     uint32_t bits[4 * kBlocks];
@@ -50,7 +52,8 @@ struct Mask {
       const int skip = static_cast<int>((element + done) % 4);
       const int64_t room = 4 * kBlocks - skip, left = count - done;
       const int length = static_cast<int>(left < room ? left : room);
-      random_bits(key_low, key_high, static_cast<uint64_t>((element + done) / 4), (skip + length + 3) / 4, bits);
+      random_bits(key_low, key_high, static_cast<uint64_t>((element + done) / 4),
+                  (skip + length + 3) / 4, bits);
       LN_IVDEP
       for (int k = 0; k < length; ++k) apply(done + k, (bits[skip + k] >> 8) >= threshold);
       done += length;
@@ -58,7 +61,8 @@ struct Mask {
   }
 };
 
-// Calls function(row of x, row of the result, first element's number, count) for the spans of a member.
+// Calls function(row of x, row of the result, first element's number, count) for the spans of a
+// member.
 template <class Function>
 void for_spans(const Piece& x, const Piece& result, const Function& function) {
   const bool one = contiguous(x) && contiguous(result);

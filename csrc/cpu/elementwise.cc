@@ -1,5 +1,6 @@
-// Elementwise operators. Each row of elementwise.def becomes a struct of inline formulas; one driver handles
-// how operands lie in memory and how they are broadcast. A unary operator is one whose `b` is never read.
+// Elementwise operators. Each row of elementwise.def becomes a struct of inline formulas; one
+// driver handles how operands lie in memory and how they are broadcast. A unary operator is one
+// whose `b` is never read.
 #include "loops.h"
 
 namespace lazynet::cpu::LN_UNIT {
@@ -16,53 +17,56 @@ constexpr int count_words(const char* text) {
   return words;
 }
 
-#define LN_FORMULA_TRAITS(argument_count, attributes, reads)       \
-  static constexpr int kArguments = argument_count;                \
-  static constexpr int kAttributes = count_words(attributes);      \
-  static constexpr bool kReadsArguments = has_letter(reads, 'a');  \
+#define LN_FORMULA_TRAITS(argument_count, attributes, reads)      \
+  static constexpr int kArguments = argument_count;               \
+  static constexpr int kAttributes = count_words(attributes);     \
+  static constexpr bool kReadsArguments = has_letter(reads, 'a'); \
   static constexpr bool kReadsResult = has_letter(reads, 'r');
 
-#define LN_UNARY(name, attributes, reads, value_formula, gradient_formula)                       \
-  struct name##_formula {                                                                        \
-    LN_FORMULA_TRAITS(1, attributes, reads)                                                      \
-    template <class T>                                                                           \
-    LN_INLINE T value([[maybe_unused]] T x, T, [[maybe_unused]] const T* p) {                \
-      return value_formula;                                                                      \
-    }                                                                                            \
-    template <int kArgument, class T>                                                            \
+#define LN_UNARY(name, attributes, reads, value_formula, gradient_formula)                    \
+  struct name##_formula {                                                                     \
+    LN_FORMULA_TRAITS(1, attributes, reads)                                                   \
+    template <class T>                                                                        \
+    LN_INLINE T value([[maybe_unused]] T x, T, [[maybe_unused]] const T* p) {                 \
+      return value_formula;                                                                   \
+    }                                                                                         \
+    template <int kArgument, class T>                                                         \
     LN_INLINE T gradient([[maybe_unused]] T x, T, [[maybe_unused]] T y, [[maybe_unused]] T g, \
-                             [[maybe_unused]] const T* p) {                                      \
-      return gradient_formula;                                                                   \
-    }                                                                                            \
+                         [[maybe_unused]] const T* p) {                                       \
+      return gradient_formula;                                                                \
+    }                                                                                         \
   };
 #define LN_BINARY(name, attributes, reads, value_formula, gradient_a, gradient_b)                \
   struct name##_formula {                                                                        \
     LN_FORMULA_TRAITS(2, attributes, reads)                                                      \
     template <class T>                                                                           \
-    LN_INLINE T value([[maybe_unused]] T a, [[maybe_unused]] T b,                            \
-                          [[maybe_unused]] const T* p) {                                         \
+    LN_INLINE T value([[maybe_unused]] T a, [[maybe_unused]] T b, [[maybe_unused]] const T* p) { \
       return value_formula;                                                                      \
     }                                                                                            \
     template <int kArgument, class T>                                                            \
-    LN_INLINE T gradient([[maybe_unused]] T a, [[maybe_unused]] T b, [[maybe_unused]] T y,   \
-                             [[maybe_unused]] T g, [[maybe_unused]] const T* p) {                \
-      if constexpr (kArgument == 0) return gradient_a;                                           \
-      else return gradient_b;                                                                    \
+    LN_INLINE T gradient([[maybe_unused]] T a, [[maybe_unused]] T b, [[maybe_unused]] T y,       \
+                         [[maybe_unused]] T g, [[maybe_unused]] const T* p) {                    \
+      if constexpr (kArgument == 0)                                                              \
+        return gradient_a;                                                                       \
+      else                                                                                       \
+        return gradient_b;                                                                       \
     }                                                                                            \
   };
 #include "../ops/elementwise.def"
 #undef LN_UNARY
 #undef LN_BINARY
 
-// An operand of a grid: its row r starts `step` * r elements in (0: one row for all), and has one element for
-// all columns when `single`.
+// An operand of a grid: its row r starts `step` * r elements in (0: one row for all), and has one
+// element for all columns when `single`.
 template <class T>
 struct Line {
   T* value;
   T* grad;
   int64_t step;
   bool single;
-  Line row(int64_t r) const { return {offset(value, r * step), offset(grad, r * step), step, single}; }
+  Line row(int64_t r) const {
+    return {offset(value, r * step), offset(grad, r * step), step, single};
+  }
   Line from(int64_t column) const {
     return single ? *this : Line{offset(value, column), offset(grad, column), step, false};
   }
@@ -90,7 +94,8 @@ Line<T> member_line(const Batch& batch, int argument, int64_t member, bool* one_
   int kind = same_shape ? int{kFull} : int{batch.broadcast[argument]};
   if (!(kind == kScalar || (kind == kFull && contiguous(piece)))) *one_span = false;
   bool steps = kind == kFull || kind == kColumn;
-  return {value_of<T>(piece), grad_of<T>(piece), steps ? piece.ld : 0, kind == kColumn || kind == kScalar};
+  return {value_of<T>(piece), grad_of<T>(piece), steps ? piece.ld : 0,
+          kind == kColumn || kind == kScalar};
 }
 template <class T>
 Grid<T> member_grid(const Batch& batch, int64_t member) {
@@ -107,7 +112,8 @@ Grid<T> member_grid(const Batch& batch, int64_t member) {
 template <class T>
 Grid<T> batch_grid(const Batch& batch) {
   const Piece& result = batch.result.matrix;
-  Grid<T> grid{1, result.rows * result.cols, full_line<T>(result), {}, {nullptr, nullptr, 0, false}};
+  Grid<T> grid{
+      1, result.rows * result.cols, full_line<T>(result), {}, {nullptr, nullptr, 0, false}};
   grid.a = full_line<T>(batch.arguments[0].matrix);
   if (batch.argument_count > 1) grid.b = full_line<T>(batch.arguments[1].matrix);
   return grid;
@@ -151,8 +157,8 @@ struct Elementwise {
       y[i] = Formula::value(kSingleA ? a0 : a[i], kHasB && !kSingleB ? b[i] : b0, self.p);
   }
 
-  // The gradient of argument kArgument as a function of the column; values are loaded only when the formula
-  // may use them.
+  // The gradient of argument kArgument as a function of the column; values are loaded only when the
+  // formula may use them.
   template <int kArgument, bool kSingleA, bool kSingleB>
   struct GradientAt {
     Elementwise self;
@@ -161,8 +167,13 @@ struct Elementwise {
     static constexpr bool kReadsA = Formula::kReadsArguments;
     static constexpr bool kReadsB = Formula::kReadsArguments && Formula::kArguments == 2;
     GradientAt(const Elementwise& formula, const Grid<T>& grid)
-        : self(formula), a(grid.a.value), b(grid.b.value), y(grid.y.value), g(grid.y.grad),
-          a0(kReadsA && kSingleA ? *a : T(0)), b0(kReadsB && kSingleB ? *b : T(0)) {}
+        : self(formula),
+          a(grid.a.value),
+          b(grid.b.value),
+          y(grid.y.value),
+          g(grid.y.grad),
+          a0(kReadsA && kSingleA ? *a : T(0)),
+          b0(kReadsB && kSingleB ? *b : T(0)) {}
     __attribute__((always_inline)) T operator()(int64_t i) const {
       return Formula::template gradient<kArgument>(
           kReadsA && !kSingleA ? a[i] : a0, kReadsB && !kSingleB ? b[i] : b0,
@@ -183,8 +194,8 @@ struct Elementwise {
     }
   }
 
-  // Calls span(self, row) for all rows, or for parts of the only row; over the threads unless rows write to
-  // the same memory. Columns of one row are never split when they are summed.
+  // Calls span(self, row) for all rows, or for parts of the only row; over the threads unless rows
+  // write to the same memory. Columns of one row are never split when they are summed.
   template <class Span>
   void for_spans(const Grid<T>& grid, bool summed, bool rows_apart, const Span& span) const {
     if (grid.rows * grid.cols == 0) return;
@@ -204,8 +215,9 @@ struct Elementwise {
     } else {
       // Never both: one of them then has the shape of the result.
       for_spans(grid, false, true,
-                grid.a.single ? value_span<true, false>
-                              : (grid.b.single ? value_span<false, true> : value_span<false, false>));
+                grid.a.single
+                    ? value_span<true, false>
+                    : (grid.b.single ? value_span<false, true> : value_span<false, false>));
     }
   }
 
@@ -242,9 +254,8 @@ void argument_backward(const Batch& batch) {
               (!Formula::kReadsArguments || values_packed(batch)) &&
               (!Formula::kReadsResult || result.value);
   if (flat) return formula.template backward<kArgument>(batch_grid<T>(batch));
-  for_members(batch, true, [&](int64_t i) {
-    formula.template backward<kArgument>(member_grid<T>(batch, i));
-  });
+  for_members(batch, true,
+              [&](int64_t i) { formula.template backward<kArgument>(member_grid<T>(batch, i)); });
 }
 template <class Formula, class T>
 void elementwise_backward(const Batch& batch) {
@@ -254,9 +265,15 @@ void elementwise_backward(const Batch& batch) {
 
 }  // namespace
 
-#define LN_UNARY(name, ...)                                                                           \
-  template <class T> void name##_forward(const Batch& b) { elementwise_forward<name##_formula, T>(b); } \
-  template <class T> void name##_backward(const Batch& b) { elementwise_backward<name##_formula, T>(b); } \
+#define LN_UNARY(name, ...)                     \
+  template <class T>                            \
+  void name##_forward(const Batch& b) {         \
+    elementwise_forward<name##_formula, T>(b);  \
+  }                                             \
+  template <class T>                            \
+  void name##_backward(const Batch& b) {        \
+    elementwise_backward<name##_formula, T>(b); \
+  }                                             \
   LN_INSTANTIATE(name)
 #define LN_BINARY LN_UNARY
 #include "../ops/elementwise.def"

@@ -6,7 +6,8 @@ namespace lazynet::cpu::LN_UNIT {
 template <class T>
 void lookup_forward(const Batch& batch) {
   const Piece& table = batch.arguments[0].pieces[0];
-  const int64_t row_cost = batch.result.matrix.rows * table.cols / (batch.members + 1) + table.cols + 1;
+  const int64_t row_cost =
+      batch.result.matrix.rows * table.cols / (batch.members + 1) + table.cols + 1;
   // Not for_members(): the size of the table says nothing of the work.
   parallel_for(batch.members, 1 + kGrainElements / row_cost, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

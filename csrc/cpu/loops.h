@@ -1,4 +1,5 @@
-// Loops that several kernel files share: folds with a fixed order of additions, block copies, row ranges.
+// Loops that several kernel files share: folds with a fixed order of additions, block copies, row
+// ranges.
 #pragma once
 
 #include "../ops/math.h"
@@ -35,7 +36,9 @@ template <class T>
 static inline T* row_grad(const Piece& piece, int64_t row) {
   return static_cast<T*>(piece.grad) + row * piece.ld;
 }
-static inline bool contiguous(const Piece& piece) { return piece.ld == piece.cols || piece.rows <= 1; }
+static inline bool contiguous(const Piece& piece) {
+  return piece.ld == piece.cols || piece.rows <= 1;
+}
 // The piece as one row where its memory allows, so that inner loops are long.
 static inline Piece flattened(const Piece& piece) {
   int64_t elements = piece.rows * piece.cols;
@@ -43,17 +46,29 @@ static inline Piece flattened(const Piece& piece) {
 }
 
 struct Add {
-  template <class T> static constexpr T identity() { return T(0); }
-  template <class T> static inline T combine(T a, T b) { return a + b; }
+  template <class T>
+  static constexpr T identity() {
+    return T(0);
+  }
+  template <class T>
+  static inline T combine(T a, T b) {
+    return a + b;
+  }
 };
 // NaN wins.
 struct Max {
-  template <class T> static constexpr T identity() { return -kInfinity<T>; }
-  template <class T> static inline T combine(T a, T b) { return b > a || b != b ? b : a; }
+  template <class T>
+  static constexpr T identity() {
+    return -kInfinity<T>;
+  }
+  template <class T>
+  static inline T combine(T a, T b) {
+    return b > a || b != b ? b : a;
+  }
 };
 
-// Folds f(begin), ..., f(end - 1): a set of lanes, which the compiler keeps in vector registers, and pairwise
-// beyond a few thousand elements. The order depends on the count alone.
+// Folds f(begin), ..., f(end - 1): a set of lanes, which the compiler keeps in vector registers,
+// and pairwise beyond a few thousand elements. The order depends on the count alone.
 template <class Fold, class T, class Function>
 LN_FLATTEN static inline T fold_lanes(int64_t begin, int64_t end, const Function& f) {
   constexpr int kLanes = 128 / sizeof(T);
@@ -65,10 +80,12 @@ LN_FLATTEN static inline T fold_lanes(int64_t begin, int64_t end, const Function
       lanes[lane] = Fold::combine(lanes[lane], static_cast<T>(f(begin + i * kLanes + lane)));
   T rest = Fold::template identity<T>();
   const int left = static_cast<int>((end - begin) % kLanes);
-  for (int k = 0; k < left; ++k) rest = Fold::combine(rest, static_cast<T>(f(begin + full * kLanes + k)));
+  for (int k = 0; k < left; ++k)
+    rest = Fold::combine(rest, static_cast<T>(f(begin + full * kLanes + k)));
   if (full == 0) return rest;
   for (int width = kLanes / 2; width > 0; width /= 2)
-    for (int lane = 0; lane < width; ++lane) lanes[lane] = Fold::combine(lanes[lane], lanes[lane + width]);
+    for (int lane = 0; lane < width; ++lane)
+      lanes[lane] = Fold::combine(lanes[lane], lanes[lane + width]);
   return Fold::combine(lanes[0], rest);
 }
 template <class Fold, class T, class Function>
@@ -88,7 +105,8 @@ static inline T max_over(int64_t count, const Function& f) {
   return fold_pairwise<Max, T>(0, count, f);
 }
 
-// Folds rows begin..end of `width` <= kColumnBlock elements, row(i) being the address of row i, pairwise.
+// Folds rows begin..end of `width` <= kColumnBlock elements, row(i) being the address of row i,
+// pairwise.
 template <class Fold, class T, class Row>
 static void fold_rows(const Row& row, int64_t begin, int64_t end, int64_t width, T* out) {
   constexpr int64_t kRun = 32;
@@ -116,7 +134,8 @@ static inline void for_column_blocks(int64_t cols, const Function& function) {
     function(first, cols - first < kColumnBlock ? cols - first : kColumnBlock);
 }
 
-// Calls function(row), over the threads when the piece is large and no caller has split the work already.
+// Calls function(row), over the threads when the piece is large and no caller has split the work
+// already.
 template <class Function>
 static inline void for_rows(int64_t rows, int64_t cols, const Function& function) {
   parallel_for(rows, 1 + kGrainElements / (cols + 1), [&](int64_t begin, int64_t end) {
@@ -130,20 +149,22 @@ static inline void add_to(int64_t count, const T* from, T* to) {
   for (int64_t i = 0; i < count; ++i) to[i] += from[i];
 }
 template <class T>
-static inline void copy_block(const T* from, int64_t from_ld, T* to, int64_t to_ld, int64_t rows, int64_t cols) {
+static inline void copy_block(const T* from, int64_t from_ld, T* to, int64_t to_ld, int64_t rows,
+                              int64_t cols) {
   if (rows == 0 || cols == 0) return;
   if (from_ld == cols && to_ld == cols) cols *= rows, rows = 1;
   for (int64_t row = 0; row < rows; ++row)
     std::memcpy(to + row * to_ld, from + row * from_ld, static_cast<std::size_t>(cols) * sizeof(T));
 }
 template <class T>
-static inline void add_block(const T* from, int64_t from_ld, T* to, int64_t to_ld, int64_t rows, int64_t cols) {
+static inline void add_block(const T* from, int64_t from_ld, T* to, int64_t to_ld, int64_t rows,
+                             int64_t cols) {
   if (from_ld == cols && to_ld == cols) cols *= rows, rows = 1;
   for (int64_t row = 0; row < rows; ++row) add_to(cols, from + row * from_ld, to + row * to_ld);
 }
 
-// What a softmax over a piece needs: exp(x - shift) sums to `sum`. shift is the maximum, or 0 where that is
-// infinite, so that a group of -inf alone has sum 0 and no NaN.
+// What a softmax over a piece needs: exp(x - shift) sums to `sum`. shift is the maximum, or 0 where
+// that is infinite, so that a group of -inf alone has sum 0 and no NaN.
 template <class T>
 struct SoftmaxSum {
   T shift, sum;

@@ -1,5 +1,5 @@
-// layer_norm(x, weight, bias) over columns. Mean and deviation are computed again in backward: reading a row
-// twice is cheaper than keeping two numbers a row for every node.
+// layer_norm(x, weight, bias) over columns. Mean and deviation are computed again in backward:
+// reading a row twice is cheaper than keeping two numbers a row for every node.
 #include "loops.h"
 
 namespace lazynet::cpu::LN_UNIT {
@@ -11,18 +11,22 @@ struct RowStatistics {
   RowStatistics(const T* x, int64_t cols, T epsilon) {
     const T each = T(1) / static_cast<T>(cols);
     const T center = sum_over<T>(cols, [=](int64_t j) { return x[j]; }) * each;
-    const T variance = sum_over<T>(cols, [=](int64_t j) { return (x[j] - center) * (x[j] - center); }) * each;
+    const T variance =
+        sum_over<T>(cols, [=](int64_t j) { return (x[j] - center) * (x[j] - center); }) * each;
     mean = center;
     rstd = T(1) / m::sqrt(variance + epsilon);
   }
 };
 
 template <class T>
-T epsilon_of(const Batch& batch) { return static_cast<T>(batch.attributes[0]); }
+T epsilon_of(const Batch& batch) {
+  return static_cast<T>(batch.attributes[0]);
+}
 
 template <class T>
 const T* optional_value(const Batch& batch, int argument) {
-  return argument < batch.argument_count ? value_of<T>(batch.arguments[argument].pieces[0]) : nullptr;
+  return argument < batch.argument_count ? value_of<T>(batch.arguments[argument].pieces[0])
+                                         : nullptr;
 }
 template <class T>
 T* optional_grad(const Batch& batch, int argument) {
@@ -64,7 +68,8 @@ void layer_norm_backward(const Batch& batch) {
     const RowStatistics<T> row(in, x.cols, epsilon_of<T>(batch));
     const T mean = row.mean, rstd = row.rstd, each = T(1) / static_cast<T>(x.cols);
     const T mean_h = sum_over<T>(x.cols, [=](int64_t j) { return h(g, j); }) * each;
-    const T mean_hn = sum_over<T>(x.cols, [=](int64_t j) { return h(g, j) * (in[j] - mean); }) * each * rstd;
+    const T mean_hn =
+        sum_over<T>(x.cols, [=](int64_t j) { return h(g, j) * (in[j] - mean); }) * each * rstd;
     LN_IVDEP
     for (int64_t j = 0; j < x.cols; ++j)
       dx[j] += rstd * (h(g, j) - mean_h - (in[j] - mean) * rstd * mean_hn);
@@ -73,8 +78,10 @@ void layer_norm_backward(const Batch& batch) {
     const Piece &x = batch.arguments[0].pieces[i], &result = batch.result.pieces[i];
     if (!x.grad) return;
     for_rows(x.rows, x.cols, [&](int64_t r) {
-      if (weight) row_gradient(x, result, r, [=](const T* g, int64_t j) { return g[j] * weight[j]; });
-      else row_gradient(x, result, r, [](const T* g, int64_t j) { return g[j]; });
+      if (weight)
+        row_gradient(x, result, r, [=](const T* g, int64_t j) { return g[j] * weight[j]; });
+      else
+        row_gradient(x, result, r, [](const T* g, int64_t j) { return g[j]; });
     });
   });
 }

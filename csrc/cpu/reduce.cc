@@ -1,11 +1,14 @@
-// Sums, means, maxima and minima over rows (axis 0), columns (1) or everything (2), and over lists of nodes.
+// Sums, means, maxima and minima over rows (axis 0), columns (1) or everything (2), and over lists
+// of nodes.
 #include "loops.h"
 
 namespace lazynet::cpu::LN_UNIT {
 namespace {
 
 enum Axis { kOverRows = 0, kOverCols = 1, kOverAll = 2 };
-Axis axis_of(const Batch& batch) { return static_cast<Axis>(static_cast<int>(batch.attributes[0])); }
+Axis axis_of(const Batch& batch) {
+  return static_cast<Axis>(static_cast<int>(batch.attributes[0]));
+}
 
 // Elements that go into one element of the result.
 int64_t group_size(const Piece& x, Axis axis) {
@@ -18,8 +21,14 @@ T mean_scale(int64_t count) {
 
 // A fold that stands for the minimum as well.
 struct Min {
-  template <class T> static constexpr T identity() { return kInfinity<T>; }
-  template <class T> static inline T combine(T a, T b) { return b < a || b != b ? b : a; }
+  template <class T>
+  static constexpr T identity() {
+    return kInfinity<T>;
+  }
+  template <class T>
+  static inline T combine(T a, T b) {
+    return b < a || b != b ? b : a;
+  }
 };
 
 template <class Fold, class T>
@@ -114,7 +123,8 @@ void extremum_backward(const Batch& batch) {
   const Axis axis = axis_of(batch);
   if (!argument.wants_grad) return;
   for_members(batch, true, [&](int64_t i) {
-    if (argument.pieces[i].grad) extremum_gradient<T>(argument.pieces[i], batch.result.pieces[i], axis);
+    if (argument.pieces[i].grad)
+      extremum_gradient<T>(argument.pieces[i], batch.result.pieces[i], axis);
   });
 }
 
@@ -128,27 +138,43 @@ Piece list_shape(const Operand& list, int64_t begin, int64_t end, const Piece& r
 }  // namespace
 
 template <class T>
-void reduce_sum_forward(const Batch& batch) { reduce_forward<Add, T>(batch, false); }
+void reduce_sum_forward(const Batch& batch) {
+  reduce_forward<Add, T>(batch, false);
+}
 template <class T>
-void reduce_sum_backward(const Batch& batch) { spread_gradient<T>(batch, false); }
+void reduce_sum_backward(const Batch& batch) {
+  spread_gradient<T>(batch, false);
+}
 LN_INSTANTIATE(reduce_sum)
 
 template <class T>
-void reduce_mean_forward(const Batch& batch) { reduce_forward<Add, T>(batch, true); }
+void reduce_mean_forward(const Batch& batch) {
+  reduce_forward<Add, T>(batch, true);
+}
 template <class T>
-void reduce_mean_backward(const Batch& batch) { spread_gradient<T>(batch, true); }
+void reduce_mean_backward(const Batch& batch) {
+  spread_gradient<T>(batch, true);
+}
 LN_INSTANTIATE(reduce_mean)
 
 template <class T>
-void reduce_max_forward(const Batch& batch) { reduce_forward<Max, T>(batch, false); }
+void reduce_max_forward(const Batch& batch) {
+  reduce_forward<Max, T>(batch, false);
+}
 template <class T>
-void reduce_max_backward(const Batch& batch) { extremum_backward<T>(batch); }
+void reduce_max_backward(const Batch& batch) {
+  extremum_backward<T>(batch);
+}
 LN_INSTANTIATE(reduce_max)
 
 template <class T>
-void reduce_min_forward(const Batch& batch) { reduce_forward<Min, T>(batch, false); }
+void reduce_min_forward(const Batch& batch) {
+  reduce_forward<Min, T>(batch, false);
+}
 template <class T>
-void reduce_min_backward(const Batch& batch) { extremum_backward<T>(batch); }
+void reduce_min_backward(const Batch& batch) {
+  extremum_backward<T>(batch);
+}
 LN_INSTANTIATE(reduce_min)
 
 template <class T>

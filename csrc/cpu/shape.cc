@@ -4,8 +4,8 @@
 namespace lazynet::cpu::LN_UNIT {
 namespace {
 
-// Walks two pieces of equally many elements in row-major order: visit(offset in a, offset in b, length) for
-// every run that lies in one row of both.
+// Walks two pieces of equally many elements in row-major order: visit(offset in a, offset in b,
+// length) for every run that lies in one row of both.
 template <class Visit>
 void for_runs(const Piece& a, const Piece& b, const Visit& visit) {
   if (a.rows * a.cols == 0) return;
@@ -20,7 +20,8 @@ void for_runs(const Piece& a, const Piece& b, const Visit& visit) {
   }
 }
 
-// Visits a rows x cols index space in square tiles, so that both sides of a transposition stay in cache.
+// Visits a rows x cols index space in square tiles, so that both sides of a transposition stay in
+// cache.
 template <class Visit>
 void for_tiles(int64_t rows, int64_t cols, const Visit& visit) {
   constexpr int64_t kTile = 16;
@@ -32,7 +33,8 @@ void for_tiles(int64_t rows, int64_t cols, const Visit& visit) {
 
 // Calls visit(piece, offset of its first element in the result) for all pieces of member i's list.
 template <class Visit>
-void for_parts(const Operand& list, int64_t member, bool side_by_side, int64_t result_ld, const Visit& visit) {
+void for_parts(const Operand& list, int64_t member, bool side_by_side, int64_t result_ld,
+               const Visit& visit) {
   int64_t start = 0;
   for (int64_t k = list.begin[member]; k < list.begin[member + 1]; ++k) {
     const Piece& part = list.pieces[k];
@@ -45,9 +47,11 @@ template <class T>
 void concat_forward(const Batch& batch, bool side_by_side) {
   for_members(batch, false, [&](int64_t i) {
     const Piece& result = batch.result.pieces[i];
-    for_parts(batch.arguments[0], i, side_by_side, result.ld, [&](const Piece& part, int64_t start) {
-      copy_block(value_of<T>(part), part.ld, value_of<T>(result) + start, result.ld, part.rows, part.cols);
-    });
+    for_parts(batch.arguments[0], i, side_by_side, result.ld,
+              [&](const Piece& part, int64_t start) {
+                copy_block(value_of<T>(part), part.ld, value_of<T>(result) + start, result.ld,
+                           part.rows, part.cols);
+              });
   });
 }
 template <class T>
@@ -55,10 +59,12 @@ void concat_backward(const Batch& batch, bool side_by_side) {
   if (!batch.arguments[0].wants_grad) return;
   for_members(batch, true, [&](int64_t i) {
     const Piece& result = batch.result.pieces[i];
-    for_parts(batch.arguments[0], i, side_by_side, result.ld, [&](const Piece& part, int64_t start) {
-      if (part.grad)
-        add_block(grad_of<T>(result) + start, result.ld, grad_of<T>(part), part.ld, part.rows, part.cols);
-    });
+    for_parts(batch.arguments[0], i, side_by_side, result.ld,
+              [&](const Piece& part, int64_t start) {
+                if (part.grad)
+                  add_block(grad_of<T>(result) + start, result.ld, grad_of<T>(part), part.ld,
+                            part.rows, part.cols);
+              });
   });
 }
 
@@ -84,7 +90,8 @@ void copy_forward(const Batch& batch) {
   for_members(batch, false, [&](int64_t i) {
     const Piece &x = batch.arguments[0].pieces[i], &y = batch.result.pieces[i];
     for_runs(x, y, [&](int64_t from, int64_t to, int64_t length) {
-      std::memcpy(value_of<T>(y) + to, value_of<T>(x) + from, static_cast<std::size_t>(length) * sizeof(T));
+      std::memcpy(value_of<T>(y) + to, value_of<T>(x) + from,
+                  static_cast<std::size_t>(length) * sizeof(T));
     });
   });
 }
@@ -107,7 +114,8 @@ void transpose_forward(const Batch& batch) {
     const Piece &x = batch.arguments[0].pieces[i], &result = batch.result.pieces[i];
     const T* in = value_of<T>(x);
     T* y = value_of<T>(result);
-    for_tiles(result.rows, result.cols, [&](int64_t r, int64_t c) { y[r * result.ld + c] = in[c * x.ld + r]; });
+    for_tiles(result.rows, result.cols,
+              [&](int64_t r, int64_t c) { y[r * result.ld + c] = in[c * x.ld + r]; });
   });
 }
 template <class T>
@@ -118,21 +126,30 @@ void transpose_backward(const Batch& batch) {
     if (!x.grad) return;
     const T* g = grad_of<T>(result);
     T* dx = grad_of<T>(x);
-    for_tiles(x.rows, x.cols, [&](int64_t r, int64_t c) { dx[r * x.ld + c] += g[c * result.ld + r]; });
+    for_tiles(x.rows, x.cols,
+              [&](int64_t r, int64_t c) { dx[r * x.ld + c] += g[c * result.ld + r]; });
   });
 }
 LN_INSTANTIATE(transpose)
 
 template <class T>
-void concat_cols_forward(const Batch& batch) { concat_forward<T>(batch, true); }
+void concat_cols_forward(const Batch& batch) {
+  concat_forward<T>(batch, true);
+}
 template <class T>
-void concat_cols_backward(const Batch& batch) { concat_backward<T>(batch, true); }
+void concat_cols_backward(const Batch& batch) {
+  concat_backward<T>(batch, true);
+}
 LN_INSTANTIATE(concat_cols)
 
 template <class T>
-void concat_rows_forward(const Batch& batch) { concat_forward<T>(batch, false); }
+void concat_rows_forward(const Batch& batch) {
+  concat_forward<T>(batch, false);
+}
 template <class T>
-void concat_rows_backward(const Batch& batch) { concat_backward<T>(batch, false); }
+void concat_rows_backward(const Batch& batch) {
+  concat_backward<T>(batch, false);
+}
 LN_INSTANTIATE(concat_rows)
 
 }  // namespace lazynet::cpu::LN_UNIT

@@ -1,11 +1,14 @@
-// softmax, log_softmax, logsumexp over rows (axis 0), columns (1) or everything (2); sparsemax over columns.
+// softmax, log_softmax, logsumexp over rows (axis 0), columns (1) or everything (2); sparsemax over
+// columns.
 #include "loops.h"
 
 namespace lazynet::cpu::LN_UNIT {
 namespace {
 
 enum Axis { kOverRows = 0, kOverCols = 1, kOverAll = 2 };
-Axis axis_of(const Batch& batch) { return static_cast<Axis>(static_cast<int>(batch.attributes[0])); }
+Axis axis_of(const Batch& batch) {
+  return static_cast<Axis>(static_cast<int>(batch.attributes[0]));
+}
 
 // The softmax sums of at most kColumnBlock columns.
 template <class T>
@@ -13,7 +16,8 @@ struct ColumnSums {
   T shift[kColumnBlock], scale[kColumnBlock], log_scale[kColumnBlock], log_sum_exp[kColumnBlock];
   ColumnSums(const Piece& x, int64_t first, int64_t width) {
     T sum[kColumnBlock];
-    fold_rows<Max, T>([&](int64_t r) { return row_value<T>(x, r) + first; }, 0, x.rows, width, shift);
+    fold_rows<Max, T>([&](int64_t r) { return row_value<T>(x, r) + first; }, 0, x.rows, width,
+                      shift);
     for (int64_t j = 0; j < width; ++j) shift[j] = softmax_shift(shift[j]), sum[j] = T(0);
     for (int64_t r = 0; r < x.rows; ++r) {
       const T* in = row_value<T>(x, r) + first;
@@ -133,7 +137,8 @@ void log_softmax_forward(const Batch& batch) {
   });
 }
 
-// dx = g - softmax * sum(g); nothing for a group of -inf alone, which is found by counting what is not.
+// dx = g - softmax * sum(g); nothing for a group of -inf alone, which is found by counting what is
+// not.
 template <class T>
 void log_softmax_backward(const Batch& batch) {
   const Axis axis = axis_of(batch);
@@ -167,7 +172,9 @@ LN_INSTANTIATE(log_softmax)
 template <class T>
 void logsumexp_forward(const Batch& batch) {
   const Axis axis = axis_of(batch);
-  const auto log_sum_exp = [](const SoftmaxSum<T>& total) { return total.shift + m::log(total.sum); };
+  const auto log_sum_exp = [](const SoftmaxSum<T>& total) {
+    return total.shift + m::log(total.sum);
+  };
   for_pairs(batch, false, [&](const Piece& x, const Piece& result) {
     T* y = value_of<T>(result);
     if (axis == kOverCols) {
@@ -186,9 +193,9 @@ void logsumexp_forward(const Batch& batch) {
         return max_over<T>(all.cols, [=](int64_t j) { return in[j]; });
       }));
       *y = shift + m::log(sum_over<T>(all.rows, [&](int64_t r) {
-        const T* in = row_value<T>(all, r);
-        return sum_over<T>(all.cols, [=](int64_t j) { return m::exp(in[j] - shift); });
-      }));
+             const T* in = row_value<T>(all, r);
+             return sum_over<T>(all.cols, [=](int64_t j) { return m::exp(in[j] - shift); });
+           }));
     }
   });
 }
@@ -200,7 +207,8 @@ void logsumexp_backward(const Batch& batch) {
   for_pairs(batch, true, [&](const Piece& x, const Piece& result) {
     for_rows(x.rows, x.cols, [&](int64_t r) {
       const int64_t row = axis == kOverCols ? r : 0;
-      const T *in = row_value<T>(x, r), *y = row_value<T>(result, row), *g = row_grad<T>(result, row);
+      const T *in = row_value<T>(x, r), *y = row_value<T>(result, row),
+              *g = row_grad<T>(result, row);
       T* dx = row_grad<T>(x, r);
       if (axis == kOverRows) {
         LN_IVDEP
@@ -217,8 +225,9 @@ LN_INSTANTIATE(logsumexp)
 
 namespace {
 
-// The threshold of Martins & Astudillo (2016): max(z - t, 0) sums to 1. Found without sorting: from a set
-// that holds the support, repeat t = (sum - 1) / count over what lies above t, until nothing leaves it.
+// The threshold of Martins & Astudillo (2016): max(z - t, 0) sums to 1. Found without sorting: from
+// a set that holds the support, repeat t = (sum - 1) / count over what lies above t, until nothing
+// leaves it.
 template <class T>
 T sparsemax_threshold(const T* x, int64_t count, T maximum) {
   T threshold = T(-1), size = static_cast<T>(count) + T(1);
@@ -226,7 +235,8 @@ T sparsemax_threshold(const T* x, int64_t count, T maximum) {
     const T t = threshold;
     const T left = sum_over<T>(count, [=](int64_t i) { return x[i] - maximum > t ? T(1) : T(0); });
     if (!(left > T(0)) || left >= size) return threshold;
-    const T sum = sum_over<T>(count, [=](int64_t i) { return x[i] - maximum > t ? x[i] - maximum : T(0); });
+    const T sum =
+        sum_over<T>(count, [=](int64_t i) { return x[i] - maximum > t ? x[i] - maximum : T(0); });
     size = left;
     threshold = (sum - T(1)) / left;
   }
@@ -244,7 +254,8 @@ void sparsemax_forward(const Batch& batch) {
       const bool masked = maximum == -kInfinity<T>;
       const T threshold = masked ? T(0) : sparsemax_threshold(in, x.cols, maximum);
       LN_IVDEP
-      for (int64_t j = 0; j < x.cols; ++j) y[j] = masked ? T(0) : m::positive(in[j] - maximum - threshold);
+      for (int64_t j = 0; j < x.cols; ++j)
+        y[j] = masked ? T(0) : m::positive(in[j] - maximum - threshold);
     });
   });
 }

@@ -5,12 +5,17 @@
 
 namespace lazynet::cpu::LN_UNIT {
 
-template <class T> void gather(const Piece* pieces, int64_t count, void* packed);
-template <class T> void scatter_add(const void* packed, const Piece* pieces, int64_t count, bool overlapping);
-void zero(void* address, std::size_t bytes);
-template <class T> int64_t first_non_finite(const void* matrix, int64_t rows, int64_t cols, int64_t ld);
 template <class T>
-void update(int kind, const UpdateConstants& h, int64_t count, void* value, void* grad, void* m, void* v);
-template <class T> double sum_of_squares(const void* data, int64_t count);
+void gather(const Piece* pieces, int64_t count, void* packed);
+template <class T>
+void scatter_add(const void* packed, const Piece* pieces, int64_t count, bool overlapping);
+void zero(void* address, std::size_t bytes);
+template <class T>
+int64_t first_non_finite(const void* matrix, int64_t rows, int64_t cols, int64_t ld);
+template <class T>
+void update(int kind, const UpdateConstants& h, int64_t count, void* value, void* grad, void* m,
+            void* v);
+template <class T>
+double sum_of_squares(const void* data, int64_t count);
 
 }  // namespace lazynet::cpu::LN_UNIT

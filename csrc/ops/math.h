@@ -1,6 +1,7 @@
-// The functions that elementwise.def calls, for float and double. The float versions of exp, tanh and their
-// kin are polynomials without branches or calls, so that loops over them become vector code; arguments out of
-// range are clamped by selections that let NaN through. Double uses the C library.
+// The functions that elementwise.def calls, for float and double. The float versions of exp, tanh
+// and their kin are polynomials without branches or calls, so that loops over them become vector
+// code; arguments out of range are clamped by selections that let NaN through. Double uses the C
+// library.
 #pragma once
 
 #include <cmath>
