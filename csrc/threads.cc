@@ -41,17 +41,13 @@ class Workers {
   }
   ~Workers() {
     stopping_.store(true);
-    announce(0);
+    announce(Task{nullptr, nullptr, 0, 0});
     for (std::thread& thread : threads_) thread.join();
   }
   int count() const { return static_cast<int>(threads_.size()); }
 
   void run(const Task& task) {
-    function_.store(task.function, std::memory_order_relaxed);
-    context_.store(task.context, std::memory_order_relaxed);
-    count_.store(task.count, std::memory_order_relaxed);
-    completed_.store(0, std::memory_order_relaxed);
-    announce(task.parts);
+    announce(task);
     work(ticket_.load(std::memory_order_acquire));
     while (completed_.load(std::memory_order_acquire) < task.parts) LN_PAUSE();
   }
@@ -61,15 +57,20 @@ class Workers {
   static constexpr int kPartBits = 16;
   static constexpr uint64_t kPartMask = (uint64_t{1} << kPartBits) - 1;
 
-  // Opens the next generation with `parts` parts to claim.
-  void announce(int64_t parts) {
-    // No claim can succeed while the fields change: the ticket of the old generation is used up.
-    parts_.store(parts, std::memory_order_relaxed);
+  void announce(const Task& task) {
     const uint64_t generation = (ticket_.load(std::memory_order_relaxed) >> kPartBits) + 1;
+    // A generation without parts to claim stands between two tasks. Whoever reads a field of the new task
+    // (they are stored and read as release and acquire) can no longer claim from the old one.
+    ticket_.store(generation << kPartBits | kPartMask, std::memory_order_release);
+    function_.store(task.function, std::memory_order_release);
+    context_.store(task.context, std::memory_order_release);
+    count_.store(task.count, std::memory_order_release);
+    parts_.store(task.parts, std::memory_order_release);
+    completed_.store(0, std::memory_order_release);
     {
       // The lock orders the new generation against a worker that is about to sleep.
       std::lock_guard<std::mutex> lock(mutex_);
-      ticket_.store(generation << kPartBits, std::memory_order_release);
+      ticket_.store((generation + 1) << kPartBits, std::memory_order_release);
     }
     if (sleeping_.load() > 0) wake_.notify_all();
   }
@@ -79,8 +80,8 @@ class Workers {
     const uint64_t generation = ticket >> kPartBits;
     while (ticket >> kPartBits == generation) {
       const int64_t part = static_cast<int64_t>(ticket & kPartMask);
-      const Task task{function_.load(std::memory_order_relaxed), context_.load(std::memory_order_relaxed),
-                      count_.load(std::memory_order_relaxed), parts_.load(std::memory_order_relaxed)};
+      const Task task{function_.load(std::memory_order_acquire), context_.load(std::memory_order_acquire),
+                      count_.load(std::memory_order_acquire), parts_.load(std::memory_order_acquire)};
       if (part >= task.parts) return;
       if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
       task.run(part);
