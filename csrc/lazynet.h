@@ -48,7 +48,7 @@ typedef struct ln_graph ln_graph;
 typedef struct ln_parameter ln_parameter;
 typedef struct ln_optimizer ln_optimizer;
 
-#define LN_FAILED (-1) /* returned in place of a node handle */
+enum { LN_FAILED = -1 }; /* returned in place of a node handle */
 
 /* ---- process ---------------------------------------------------------------------------------- */
 

@@ -1,0 +1,22 @@
+"""The cffi module: its declarations are cut from the C interface, csrc/lazynet.h."""
+
+import re
+from pathlib import Path
+
+from cffi import FFI
+
+HEADER = Path(__file__).resolve().parent.parent / "csrc" / "lazynet.h"
+
+declarations = re.search(r"/\* cdef begin \*/(.*)/\* cdef end \*/", HEADER.read_text(), re.S)
+if declarations is None:
+    raise RuntimeError(f"{HEADER} has no part between 'cdef begin' and 'cdef end'")
+
+ffi = FFI()
+ffi.cdef(declarations.group(1))
+ffi.set_source(
+    "lazynet._lib",
+    '#include "lazynet.h"',
+    include_dirs=["csrc"],
+    libraries=["dl", "stdc++"],
+    extra_link_args=["-pthread"],
+)

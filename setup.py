@@ -1,0 +1,64 @@
+"""Builds the C++ core: its sources once, its kernels once for every vector unit, then the cffi module."""
+
+import os
+import platform
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_ext import build_ext
+
+CORE = ["csrc", "csrc/ops"]
+KERNELS = "csrc/cpu"
+COMMON_FLAGS = ["-std=c++17", "-fvisibility=hidden", "-fPIC", "-pthread"]
+CORE_FLAGS = ["-O2"]
+# NaN and infinity keep their meaning: these flags only let loops with comparisons be vectorised.
+KERNEL_FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
+X86_UNITS = {
+    "baseline": [],
+    "avx2": ["-mavx2", "-mfma"],
+    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mprefer-vector-width=512"],
+}
+UNITS = X86_UNITS if platform.machine() in ("x86_64", "AMD64") else {"portable": []}
+
+
+def jobs() -> "list[tuple[str, str, list[str]]]":
+    """Source, name of its folder of objects, flags."""
+    result = []
+    for folder in CORE:
+        result += [(str(source), "core", CORE_FLAGS) for source in sorted(Path(folder).glob("*.cc"))]
+    have = [f"-DLN_HAVE_{unit}" for unit in UNITS]
+    for source in sorted(Path(KERNELS).glob("*.cc")):
+        if source.name == "dispatch.cc":
+            result.append((str(source), "core", CORE_FLAGS + have))
+            continue
+        for unit, flags in UNITS.items():
+            result.append((str(source), unit, [*KERNEL_FLAGS, *flags, f"-DLN_UNIT={unit}"]))
+    # Long compilations first, so that the last one to finish is short.
+    return sorted(result, key=lambda job: -os.path.getsize(job[0]))
+
+
+class BuildCore(build_ext):
+    """Compiles the core's objects in parallel, those that are out of date, and links them into the module."""
+
+    def build_extension(self, ext):
+        headers = [*Path("csrc").rglob("*.h"), *Path("csrc").rglob("*.def"), Path("setup.py")]
+        newest_header = max(path.stat().st_mtime for path in headers)
+        extra = os.environ.get("LAZYNET_CXXFLAGS", "").split()
+
+        def compile_one(job):
+            source, folder, flags = job
+            output = os.path.join(self.build_temp, folder)
+            target = Path(output) / Path(source).with_suffix(".o")
+            newest = max(newest_header, os.path.getmtime(source))
+            if not self.force and not extra and target.exists() and target.stat().st_mtime > newest:
+                return str(target)
+            arguments = [*COMMON_FLAGS, *flags, *extra]
+            return self.compiler.compile([source], output_dir=output, extra_postargs=arguments)[0]
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            ext.extra_objects = list(pool.map(compile_one, jobs()))
+        super().build_extension(ext)
+
+
+setup(cmdclass={"build_ext": BuildCore}, cffi_modules=["lazynet/_build.py:ffi"])
