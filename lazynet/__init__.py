@@ -1,0 +1,21 @@
+"""LazyNet: lazy, auto-batching neural networks whose shape differs from example to example."""
+
+from . import batching, errors, init, nn, optim
+from ._core import num_threads, set_num_threads, vector_unit
+from .anomaly import detect_anomaly
+from .checks import check_batching, check_gradients
+from .graph import Graph, Node
+from .init import seed
+from .module import Module
+from .nodes.dropout import *
+from .nodes.elementwise import *
+from .nodes.embedding import *
+from .nodes.linear import *
+from .nodes.loss import *
+from .nodes.normalization import *
+from .nodes.reduce import *
+from .nodes.shape import *
+from .nodes.softmax import *
+from .parameter import Parameter, SparseRows
+
+__version__ = "0.1.0"

@@ -1,0 +1,47 @@
+"""Embedding lookup."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .. import errors
+from .._core import lib
+from ..graph import Graph, Node
+from .opdef import build, ids_of, misuse, op
+
+if TYPE_CHECKING:
+    from ..parameter import Parameter
+
+__all__ = ["lookup"]
+
+_add1_id = lib.ln_add1_id
+_LOOKUP = op("lookup")
+
+
+def lookup(graph: Graph, table: Parameter, ids: Any) -> Node:
+    """Rows of a table.
+
+    Args:
+        graph: The graph that the node belongs to.
+        table: ``(words, dim)``. With ``sparse=True`` only touched rows get a gradient and an update.
+        ids: One id, or a sequence or array of them, each at least 0 and less than ``words``.
+
+    Returns:
+        ``(len(ids), dim)``; one row for one id.
+
+    Raises:
+        NodeIndexError: An id is out of range; names the table, the id and the size.
+    """
+    try:
+        if type(ids) is int:
+            handle = _add1_id(graph._core, _LOOKUP, table._handle, ids)
+            if handle < 0:
+                handle = graph._settle(handle)
+            return Node(graph, handle)
+        return build(graph, _LOOKUP, (table._handle,), (), ids_of("lookup", ids))
+    except AttributeError:
+        misuse("lookup", graph, table, ids)
+    except (errors.NodeIndexError, OverflowError) as error:
+        raise errors.NodeIndexError(f"{error} (table {table.name or 'without a name'!r})") from None
+
+

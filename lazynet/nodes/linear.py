@@ -1,0 +1,69 @@
+"""Products of matrices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .._core import lib
+from ..graph import Node
+from .opdef import build, graph_of, misuse, op
+
+if TYPE_CHECKING:
+    from ..parameter import Parameter
+
+__all__ = ["linear", "matmul"]
+
+_add = lib.ln_add
+_LINEAR, _MATMUL = op("linear"), op("matmul")
+_PLAIN, _TRANSPOSED = (0.0,), (1.0,)
+
+
+def linear(x: Node, weight: Parameter | Node, bias: Parameter | Node | None = None, *, transpose: bool = False) -> Node:
+    """x W + b: all rows of all examples that share ``weight`` and ``bias`` in one product.
+
+    Args:
+        x: ``(rows, in)``.
+        weight: ``(in, out)``, or ``(out, in)`` with ``transpose``, as PyTorch keeps it.
+        bias: ``(1, out)``, added to every row.
+        transpose: Whether the weight is stored transposed.
+
+    Returns:
+        ``(rows, out)``.
+
+    Example:
+        >>> import lazynet as ln
+        >>> w = ln.Parameter([[1.0, 2.0], [3.0, 4.0]])
+        >>> graph = ln.Graph()
+        >>> ln.linear(graph.input([[1.0, 1.0]]), w).value.tolist()
+        [[4.0, 6.0]]
+    """
+    try:
+        graph = x.graph
+        handles = (x._handle, weight._handle) if bias is None else (x._handle, weight._handle, bias._handle)
+        handle = _add(graph._core, _LINEAR, handles, len(handles), _TRANSPOSED if transpose else _PLAIN, 1, (), 0)
+    except AttributeError:
+        misuse("linear", x, weight, bias)
+    if handle < 0:
+        handle = graph._settle(handle, x, weight, bias)
+    return Node(graph, handle)
+
+
+def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> Node:
+    """The product of two matrices of one example, each example with sizes of its own.
+
+    A :class:`~lazynet.Parameter` as ``b`` makes it :func:`linear`, one product for all examples.
+
+    Args:
+        a: ``(n, k)``, or ``(k, n)`` with ``transpose_a``.
+        b: ``(k, m)``, or ``(m, k)`` with ``transpose_b``.
+        transpose_a: Whether ``a`` is taken transposed.
+        transpose_b: Whether ``b`` is taken transposed.
+
+    Returns:
+        ``(n, m)``.
+    """
+    graph = graph_of("matmul", a, b)
+    if isinstance(a, Node) and not isinstance(b, Node) and hasattr(b, "_handle") and not transpose_a:
+        return linear(a, b, transpose=transpose_b)
+    handles = (graph._operand(a, "matmul"), graph._operand(b, "matmul"))
+    return build(graph, _MATMUL, handles, (transpose_a, transpose_b), (), a, b)

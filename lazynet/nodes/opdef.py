@@ -1,0 +1,115 @@
+"""The operator table as Python sees it, read from the core, and the helpers that build nodes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from .. import errors
+from .._core import ffi, lib
+from ..graph import Graph, Node
+
+__all__ = ["BUILT", "OPS", "OpDef", "build", "graph_of", "ids_of", "misuse", "op", "settle"]
+
+
+class OpDef(NamedTuple):
+    """One row of the operator table, see csrc/ops/ops.def."""
+
+    id: int
+    name: str
+    family: str
+    kind: str
+    roles: str
+    attributes: tuple[str, ...]
+    backward_reads: str
+
+
+def _text(pointer: Any) -> str:
+    return str(ffi.string(pointer).decode())
+
+
+#: Every operator of the core by name.
+OPS: dict[str, OpDef] = {
+    _text(lib.ln_op_name(i)): OpDef(
+        i,
+        _text(lib.ln_op_name(i)),
+        _text(lib.ln_op_family(i)),
+        _text(lib.ln_op_kind(i)),
+        _text(lib.ln_op_roles(i)),
+        tuple(_text(lib.ln_op_attributes(i)).split()),
+        _text(lib.ln_op_backward_reads(i)),
+    )
+    for i in range(lib.ln_op_count())
+}
+
+#: Names of the operators that some function of this package builds.
+BUILT: set[str] = {"input", "parameter", "slice", "reshape"}
+
+
+def op(name: str) -> int:
+    """The id of an operator that the caller builds."""
+    BUILT.add(name)
+    return OPS[name].id
+
+
+# The operators of Node and Graph are built in graph.py.
+for _name in (
+    "add", "sub", "mul", "div", "pow", "add_scalar", "mul_scalar", "rsub_scalar", "rdiv_scalar", "pow_scalar",
+    "rpow_scalar", "neg", "constant",
+):  # fmt: skip
+    op(_name)
+
+
+def misuse(name: str, *arguments: Any) -> NoReturn:
+    """Raises the error for arguments that are not what an operator takes."""
+    given = ", ".join("None" if a is None else type(a).__name__ for a in arguments)
+    hint = ""
+    if arguments and all(hasattr(a, "_handle") and not isinstance(a, Node) for a in arguments):
+        hint = "; make a node of a parameter with graph.parameter(p)"
+    raise errors.NodeTypeError(f"{name}: {given} is given; a node is required{hint}")
+
+
+def settle(graph: Graph, handle: int, *others: Any) -> Node:
+    """The node of what a building call returned, or its error."""
+    if handle < 0:
+        handle = graph._settle(handle, *others)
+    return Node(graph, handle)
+
+
+def graph_of(name: str, *operands: Any) -> Graph:
+    """The graph of the first operand that is a node."""
+    for operand in operands:
+        if isinstance(operand, Node):
+            return operand.graph
+    misuse(name, *operands)
+
+
+def ids_of(name: str, ids: Any) -> list[int]:
+    """A list of integers from an integer, a sequence or an array of any integer type."""
+    array = np.asarray(ids)
+    if array.dtype == object or (array.size and array.dtype.kind not in "iu"):
+        raise errors.NodeTypeError(f"{name}: ids of type {array.dtype} are given; integers are required")
+    if array.ndim > 1:
+        raise errors.ShapeError(f"{name}: ids of shape {array.shape} are given; one id or a sequence is required")
+    result: list[int] = array.reshape(-1).tolist()
+    return result
+
+
+def build(
+    graph: Graph,
+    op_id: int,
+    arguments: Sequence[int],
+    attributes: Sequence[float] = (),
+    payload: Sequence[int] = (),
+    *others: Any,
+) -> Node:
+    """The general way to build a node; the common operators have shorter ones."""
+    try:
+        handle = lib.ln_add(
+            graph._core, op_id, arguments, len(arguments), attributes, len(attributes), payload, len(payload)
+        )
+    except OverflowError as error:
+        raise errors.NodeIndexError(f"{_text(lib.ln_op_name(op_id))}: {error}") from None
+    return settle(graph, handle, *others)

@@ -1,0 +1,205 @@
+"""The optimizers and gradient clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .. import errors
+from .._core import check, ffi, last_error, lib
+from ..parameter import Parameter, _Memory
+
+__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "clip_grad_norm"]
+
+
+def _list_of(parameters: Iterable[Parameter]) -> list[Parameter]:
+    result = list(parameters)
+    for parameter in result:
+        if not isinstance(parameter, Parameter):
+            raise errors.NodeTypeError(f"optimizer: {type(parameter).__name__} is given; parameters are required")
+    return result
+
+
+def _norm(parameters: list[Parameter]) -> float:
+    out = ffi.new("double *")
+    check(lib.ln_gradient_norm([p._core for p in parameters], len(parameters), out))
+    return float(out[0])
+
+
+def clip_grad_norm(parameters: Iterable[Parameter], max_norm: float) -> float:
+    """Scales dense gradients in place so that the 2-norm of all together is at most ``max_norm``; returns the norm.
+
+    Gradients of sparse tables cannot be scaled in place: with those, use ``optimizer.step(max_norm=...)``.
+    """
+    chosen = _list_of(parameters)
+    if any(p.sparse for p in chosen):
+        raise errors.NodeTypeError("clip_grad_norm: a sparse table is given; use optimizer.step(max_norm=...)")
+    norm = _norm(chosen)
+    if norm > max_norm:
+        for parameter in chosen:
+            gradient = parameter.grad
+            if isinstance(gradient, np.ndarray):
+                gradient *= max_norm / norm
+    return norm
+
+
+class Optimizer:
+    """Base: state a parameter and one update of all that have a gradient.
+
+    Attributes:
+        lr: The learning rate; may be set between steps.
+        parameters: What it updates.
+    """
+
+    _kind = 0
+    _slots: tuple[str, ...] = ()
+
+    def __init__(self, parameters: Iterable[Parameter], lr: float, **hyperparameters: float) -> None:
+        self.parameters = _list_of(parameters)
+        if not self.parameters:
+            raise errors.NodeValueError("optimizer: no parameters are given")
+        if not lr >= 0:
+            raise errors.NodeValueError(f"optimizer: lr={lr} is given; at least 0 is required")
+        self.lr = lr
+        self._hyperparameters = ffi.new("ln_hyperparameters *", hyperparameters)
+        core = lib.ln_optimizer_create(self._kind, [p._core for p in self.parameters], len(self.parameters))
+        if core == ffi.NULL:
+            raise last_error()
+        self._core = ffi.gc(core, lib.ln_optimizer_release)
+
+    def step(self, max_norm: float | None = None) -> float | None:
+        """Updates every parameter that has a gradient, then forgets the gradients.
+
+        Args:
+            max_norm: Scale the gradients first so that the 2-norm of all together is at most this.
+
+        Returns:
+            With ``max_norm``, the norm before scaling.
+        """
+        norm = None
+        scale = 1.0
+        if max_norm is not None:
+            norm = _norm(self.parameters)
+            if norm > max_norm:
+                scale = max_norm / norm
+        self._hyperparameters.learning_rate = self.lr
+        check(lib.ln_optimizer_step(self._core, self._hyperparameters, scale))
+        return norm
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients; ``step()`` does so too."""
+        for parameter in self.parameters:
+            parameter.zero_grad()
+
+    def _state(self, index: int, slot: int) -> np.ndarray:
+        parameter = self.parameters[index]
+        address = lib.ln_optimizer_state(self._core, index, slot)
+        if address == ffi.NULL:
+            raise last_error()
+        size = parameter.value.nbytes
+        return np.asarray(_Memory(address, size, self._core)).view(parameter.dtype).reshape(parameter.shape)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The learning rate, and for every parameter by its place its step count and copies of its state."""
+        state: dict[str, Any] = {"lr": self.lr}
+        for index in range(len(self.parameters)):
+            steps = int(lib.ln_optimizer_steps(self._core, index))
+            state[f"{index}.steps"] = steps
+            if steps:
+                for slot, name in enumerate(self._slots):
+                    state[f"{index}.{name}"] = self._state(index, slot).copy()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what ``state_dict()`` gave.
+
+        Raises:
+            StateDictError: The state is of other parameters; then nothing was changed.
+        """
+        problems = [f"{i}.steps is missing" for i in range(len(self.parameters)) if f"{i}.steps" not in state]
+        problems += [f"{key} is unexpected" for key in state if key.split(".")[0] == str(len(self.parameters))]
+        for index, parameter in enumerate(self.parameters):
+            for name in self._slots if state.get(f"{index}.steps") else ():
+                array = np.asarray(state.get(f"{index}.{name}"))
+                if array.shape != parameter.shape:
+                    problems.append(f"{index}.{name} {array.shape} instead of {parameter.shape}")
+        if problems:
+            raise errors.StateDictError(f"load_state_dict into {type(self).__name__}: {'; '.join(problems)}")
+        self.lr = float(state["lr"])
+        for index in range(len(self.parameters)):
+            steps = int(state[f"{index}.steps"])
+            check(lib.ln_optimizer_set_steps(self._core, index, steps))
+            if steps:
+                for slot, name in enumerate(self._slots):
+                    self._state(index, slot)[...] = state[f"{index}.{name}"]
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent with momentum, as ``torch.optim.SGD`` defines it (Sutskever et al. 2013)."""
+
+    _kind = 0
+    _slots = ("momentum",)
+
+    def __init__(
+        self,
+        parameters: Iterable[Parameter],
+        lr: float,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
+        super().__init__(
+            parameters, lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov
+        )
+        if momentum == 0:
+            self._slots = ()
+
+
+class Adagrad(Optimizer):
+    """Adagrad (Duchi et al. 2011)."""
+
+    _kind = 1
+    _slots = ("sum",)
+
+    def __init__(
+        self, parameters: Iterable[Parameter], lr: float = 0.01, eps: float = 1e-10, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(parameters, lr, epsilon=eps, weight_decay=weight_decay)
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba 2015); weight decay is added to the gradient."""
+
+    _kind = 2
+    _slots = ("first_moment", "second_moment")
+
+    def __init__(
+        self,
+        parameters: Iterable[Parameter],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(
+            parameters, lr, beta1=betas[0], beta2=betas[1], epsilon=eps, weight_decay=weight_decay
+        )
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
+
+    _kind = 3
+
+    def __init__(
+        self,
+        parameters: Iterable[Parameter],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(parameters, lr, betas, eps, weight_decay)

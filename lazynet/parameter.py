@@ -1,0 +1,195 @@
+"""Parameters: trainable matrices outside any graph, with memory of the core."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import errors
+from . import init as initializers
+from ._core import DTYPES, check, dtype_code, ffi, last_error, lib, pointer
+from .graph import Node
+
+__all__ = ["Parameter", "SparseRows"]
+
+
+class SparseRows(NamedTuple):
+    """The gradient of a sparse table: touched row numbers, ascending, and their gradients."""
+
+    indices: np.ndarray
+    values: np.ndarray
+
+    def to_dense(self, rows: int) -> np.ndarray:
+        """The gradient as a full matrix of ``rows`` rows."""
+        dense = np.zeros((rows, self.values.shape[1]), self.values.dtype)
+        dense[self.indices] = self.values
+        return dense
+
+
+class Parameter:
+    """A trainable matrix, or a vector, which counts as one row.
+
+    Args:
+        data: Initial values, or a shape: a tuple of one or two integers.
+        init: How a shape is filled, see :mod:`lazynet.init`; by default zeros.
+        name: For error messages; a :class:`Module` names its parameters.
+        dtype: float32 or float64; graphs that use it compute in the same type.
+        sparse: Keep gradients of touched rows only; then only ``lookup`` may read it.
+        trainable: False freezes it: no gradient, no update.
+
+    Example:
+        >>> import lazynet as ln
+        >>> p = ln.Parameter([[1.0, 2.0]])
+        >>> graph = ln.Graph()
+        >>> graph.backward(ln.sum(graph.parameter(p) * 3.0))
+        >>> p.grad.tolist()
+        [[3.0, 3.0]]
+    """
+
+    __array_ufunc__ = None
+
+    def __init__(
+        self,
+        data: Any,
+        init: initializers.Initializer | None = None,
+        *,
+        name: str = "",
+        dtype: Any = "float32",
+        sparse: bool = False,
+        trainable: bool = True,
+    ) -> None:
+        code = dtype_code(dtype)
+        values = self._values(data, init)
+        self.shape: tuple[int, ...] = values.shape
+        rows, cols = values.shape if values.ndim == 2 else (1, values.size)
+        core = lib.ln_parameter_create(rows, cols, code, sparse, name.encode())
+        if core == ffi.NULL:
+            raise last_error()
+        self._core = ffi.gc(core, lib.ln_parameter_release)
+        self._handle = int(lib.ln_parameter_handle(self._core))
+        self.dtype = DTYPES[code]
+        self.sparse = bool(sparse)
+        self._name = name
+        self._trainable = True
+        self.trainable = trainable
+        self.value = values
+
+    @staticmethod
+    def _values(data: Any, init: initializers.Initializer | None) -> np.ndarray:
+        if isinstance(data, tuple) and data and all(isinstance(size, (int, np.integer)) for size in data):
+            if len(data) > 2 or min(data) < 0:
+                raise errors.ShapeError(f"parameter: shape {data} is given; one or two sizes, at least 0, are required")
+            values = np.asarray((init or initializers.zeros)(data, initializers.generator()))
+            if values.shape != data:
+                raise errors.ShapeError(f"parameter: the initialiser made {values.shape} of {data}")
+            return values
+        if init is not None:
+            raise errors.NodeTypeError("parameter: values and an initialiser are given; a shape goes with an initialiser")
+        try:
+            values = np.asarray(data, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise errors.NodeTypeError(
+                f"parameter: {type(data).__name__} is given; a shape, or numbers that make a matrix, is required"
+            ) from error
+        if values.ndim not in (1, 2):
+            raise errors.ShapeError(f"parameter: shape {values.shape} is given; one or two dimensions are required")
+        return values
+
+    def _array(self, address: Any) -> np.ndarray:
+        count = int(np.prod(self.shape, dtype=np.int64))
+        buffer = _Memory(address, count * self.dtype.itemsize, self._core)
+        return np.asarray(buffer).view(self.dtype)[:count].reshape(self.shape)
+
+    @property
+    def value(self) -> np.ndarray:
+        """The elements: a view that may be written to."""
+        return self._array(lib.ln_parameter_value(self._core))
+
+    @value.setter
+    def value(self, values: Any) -> None:
+        array = np.asarray(values)
+        if array.shape != self.shape:
+            raise errors.ShapeError(f"parameter {self.name}: values of shape {array.shape} for shape {self.shape}")
+        self.value[...] = array
+
+    @property
+    def grad(self) -> np.ndarray | SparseRows | None:
+        """The gradient: a view, :class:`SparseRows` of a sparse table, or None where there is none."""
+        touched = lib.ln_parameter_touched(self._core)
+        if not touched:
+            return None
+        if not self.sparse:
+            return self._array(lib.ln_parameter_gradient(self._core))
+        rows = np.empty(touched, np.int32)
+        values = np.empty((touched, self.shape[-1]), self.dtype)
+        check(
+            lib.ln_parameter_sparse_gradient(
+                self._core, ffi.cast("int32_t *", rows.ctypes.data), pointer(values)
+            )
+        )
+        return SparseRows(rows, values)
+
+    def zero_grad(self) -> None:
+        """Forgets the gradient."""
+        check(lib.ln_parameter_zero_gradient(self._core))
+
+    @property
+    def trainable(self) -> bool:
+        """Whether it gets gradients and updates; holds from the next graph on that uses it."""
+        return self._trainable
+
+    @trainable.setter
+    def trainable(self, trainable: bool) -> None:
+        self._trainable = bool(trainable)
+        check(lib.ln_parameter_set_trainable(self._core, self._trainable))
+
+    @property
+    def name(self) -> str:
+        """For error messages."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = name
+        check(lib.ln_parameter_set_name(self._core, name.encode()))
+
+    def __repr__(self) -> str:
+        return f"<Parameter {self.name or 'without a name'} {self.shape} {self.dtype}>"
+
+    # ---- arithmetic with nodes; between parameters there is no graph yet
+
+    def _node(self, other: Any, sign: str) -> Node:
+        if not isinstance(other, Node):
+            raise errors.NodeTypeError(
+                f"parameter {sign} {type(other).__name__}: no graph is known; make a node with graph.parameter(p)"
+            )
+        return other.graph.parameter(self)
+
+    def __add__(self, other: Any) -> Node:
+        return self._node(other, "+") + other
+
+    def __sub__(self, other: Any) -> Node:
+        return self._node(other, "-") - other
+
+    def __mul__(self, other: Any) -> Node:
+        return self._node(other, "*") * other
+
+    def __truediv__(self, other: Any) -> Node:
+        return self._node(other, "/") / other
+
+    def __matmul__(self, other: Any) -> Node:
+        return self._node(other, "@") @ other
+
+
+class _Memory:
+    """Memory of the core for NumPy, kept alive by whoever looks at it."""
+
+    def __init__(self, address: Any, size: int, owner: Any) -> None:
+        self.owner = owner
+        self.__array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (int(ffi.cast("uintptr_t", address)), False),
+            "version": 3,
+        }
