@@ -209,6 +209,17 @@ int64_t Graph::add_slice(int64_t handle, int64_t row, int64_t rows, int64_t col,
   return finish(id);
 }
 
+int64_t Graph::add_part(int64_t handle, int axis, int64_t part, int64_t parts) {
+  const Shape whole = nodes[resolve(handle)].shape();
+  const int64_t size = axis == 0 ? whole.rows : whole.cols;
+  if (parts < 1 || size % parts != 0)
+    fail(LN_SHAPE_ERROR, "split: ", size, axis == 0 ? " rows" : " cols", " into ", parts,
+         " equal parts; a number that divides it is required");
+  const int64_t length = size / parts;
+  return axis == 0 ? add_slice(handle, part * length, length, 0, whole.cols)
+                   : add_slice(handle, 0, whole.rows, part * length, length);
+}
+
 int64_t Graph::add_reshape(int64_t handle, int64_t rows, int64_t cols) {
   const int32_t base_id = resolve(handle);
   const NodeRecord base = nodes[base_id];

@@ -33,6 +33,9 @@ _CONSTANT = _op(b"constant")
 class Node:
     """One operation applied to other nodes of one example: a light handle, not the value.
 
+    There is no ``__init__``: making a node is the most frequent thing that Python does here, and filling the two slots
+    in place takes half the time of a call. Only operators make nodes.
+
     Nodes are made by the functions of :mod:`lazynet` and by ``graph.input``; a node belongs to its graph and becomes
     stale when the graph is cleared. Its shape is ``(rows, cols)``; a vector is one row.
 
@@ -45,9 +48,8 @@ class Node:
     # NumPy arrays leave operators with a node on the right to the node.
     __array_ufunc__ = None
 
-    def __init__(self, graph: Graph, handle: int) -> None:
-        self.graph = graph
-        self._handle = handle
+    graph: Graph
+    _handle: int
 
     # ---- looking
 
@@ -148,16 +150,31 @@ class Node:
         handle = _add2(graph._core, op, first, second)
         if handle < 0:
             handle = graph._settle(handle, other)
-        return Node(graph, handle)
+        node = Node()
+        node.graph = graph
+        node._handle = handle
+        return node
 
     def _scalar(self, op: int, number: float) -> Node:
         graph = self.graph
         handle = _add1_x(graph._core, op, self._handle, number)
         if handle < 0:
             handle = graph._settle(handle)
-        return Node(graph, handle)
+        node = Node()
+        node.graph = graph
+        node._handle = handle
+        return node
 
     def __add__(self, other: Any) -> Node:
+        if isinstance(other, Node):
+            graph = self.graph
+            handle = _add2(graph._core, _ADD, self._handle, other._handle)
+            if handle < 0:
+                handle = graph._settle(handle, other)
+            node = Node()
+            node.graph = graph
+            node._handle = handle
+            return node
         if isinstance(other, (int, float)):
             return self._scalar(_ADD_SCALAR, other)
         return self._binary(other, _ADD, "add")
@@ -183,7 +200,10 @@ class Node:
             handle = _add2(graph._core, _MUL, self._handle, other._handle)
             if handle < 0:
                 handle = graph._settle(handle, other)
-            return Node(graph, handle)
+            node = Node()
+        node.graph = graph
+        node._handle = handle
+        return node
         if isinstance(other, (int, float)):
             return self._scalar(_MUL_SCALAR, other)
         return self._binary(other, _MUL, "mul")
@@ -230,7 +250,10 @@ class Node:
         handle = _add1(graph._core, _NEG, self._handle)
         if handle < 0:
             handle = graph._settle(handle)
-        return Node(graph, handle)
+        node = Node()
+        node.graph = graph
+        node._handle = handle
+        return node
 
     @property
     def T(self) -> Node:
@@ -239,7 +262,10 @@ class Node:
         handle = _add1(graph._core, _TRANSPOSE, self._handle)
         if handle < 0:
             handle = graph._settle(handle)
-        return Node(graph, handle)
+        node = Node()
+        node.graph = graph
+        node._handle = handle
+        return node
 
     # ---- views
 
@@ -252,10 +278,21 @@ class Node:
         handle = _add_slice(graph._core, self._handle, row, row_count, col, col_count)
         if handle < 0:
             handle = graph._settle(handle)
-        return Node(graph, handle)
+        node = Node()
+        node.graph = graph
+        node._handle = handle
+        return node
 
     def __iter__(self) -> Any:
         return (self[row] for row in range(self.shape[0]))
+
+
+def _node(graph: Graph, handle: int) -> Node:
+    """A node, where the time of a call does not matter."""
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def _range_of(index: Any, size: int, what: str, shape: tuple[int, int]) -> tuple[int, int]:
@@ -406,7 +443,7 @@ class Graph:
         handle = lib.ln_add_input(self._core, rows, cols, pointer(data), requires_grad)
         if handle < 0:
             handle = self._settle(handle)
-        return Node(self, handle)
+        return _node(self, handle)
 
     def constant(self, value: float, rows: int = 1, cols: int = 1) -> Node:
         """A ``rows x cols`` node full of ``value``."""
@@ -415,7 +452,7 @@ class Graph:
         handle = lib.ln_add(self._core, _CONSTANT, ffi.NULL, 0, number, 1, shape, 2)
         if handle < 0:
             handle = self._settle(handle)
-        return Node(self, handle)
+        return _node(self, handle)
 
     def parameter(self, parameter: Parameter) -> Node:
         """The node of a parameter in this graph: its value is the parameter's own memory, not a copy."""
@@ -424,7 +461,7 @@ class Graph:
         handle = lib.ln_add_slice(self._core, parameter._handle, 0, rows_cols[0], 0, rows_cols[1])
         if handle < 0:
             handle = self._settle(handle)
-        return Node(self, handle)
+        return _node(self, handle)
 
     # ---- running
 

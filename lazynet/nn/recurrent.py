@@ -46,11 +46,10 @@ def _lstm_step(x: Node, state: LSTMState | None, hidden: Callable[[Node], Node])
 
 def _gru_step(x: Node, h: Node, hidden: Callable[[Node], Node]) -> Node:
     """Cho et al. 2014, in PyTorch's form: the reset gate acts on the projected hidden state; gates r z n."""
-    size = h.shape[1]
-    projected = hidden(h)
-    rz = sigmoid(x[:, : 2 * size] + projected[:, : 2 * size])
-    r, z = split(rz, 2)
-    n = tanh(x[:, 2 * size :] + r * projected[:, 2 * size :])
+    x_r, x_z, x_n = split(x, 3)
+    h_r, h_z, h_n = split(hidden(h), 3)
+    r, z = sigmoid(x_r + h_r), sigmoid(x_z + h_z)
+    n = tanh(x_n + r * h_n)
     return n + z * (h - n)
 
 
@@ -270,8 +269,9 @@ class _Sequence(Module, Generic[State]):
             return linear(h, weight, bias, transpose=True)
 
         states = []
-        for step in reversed(range(length)) if reverse else range(length):
-            state = self._step(projected[step], state, hidden)
+        rows = split(projected, length, axis=0)
+        for row in reversed(rows) if reverse else rows:
+            state = self._step(row, state, hidden)
             states.append(state)
         return states[::-1] if reverse else states
 

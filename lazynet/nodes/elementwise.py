@@ -54,7 +54,10 @@ def neg(x: Node) -> Node:
         misuse("neg", x)
     if handle < 0:
         handle = graph._settle(handle)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def abs(x: Node) -> Node:
@@ -66,7 +69,10 @@ def abs(x: Node) -> Node:
         misuse("abs", x)
     if handle < 0:
         handle = graph._settle(handle)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def square(x: Node) -> Node:
@@ -78,7 +84,10 @@ def square(x: Node) -> Node:
         misuse("square", x)
     if handle < 0:
         handle = graph._settle(handle)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def sqrt(x: Node) -> Node:
@@ -90,7 +99,10 @@ def sqrt(x: Node) -> Node:
         misuse("sqrt", x)
     if handle < 0:
         handle = graph._settle(handle)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def exp(x: Node) -> Node:
@@ -102,7 +114,10 @@ def exp(x: Node) -> Node:
         misuse("exp", x)
     if handle < 0:
         handle = graph._settle(handle)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def log(x: Node) -> Node:
@@ -114,7 +129,10 @@ def log(x: Node) -> Node:
         misuse("log", x)
     if handle < 0:
         handle = graph._settle(handle)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def sin(x: Node) -> Node:
@@ -126,7 +144,10 @@ def sin(x: Node) -> Node:
         misuse("sin", x)
     if handle < 0:
         handle = graph._settle(handle)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def cos(x: Node) -> Node:
@@ -138,7 +159,10 @@ def cos(x: Node) -> Node:
         misuse("cos", x)
     if handle < 0:
         handle = graph._settle(handle)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def erf(x: Node) -> Node:
@@ -150,7 +174,10 @@ def erf(x: Node) -> Node:
         misuse("erf", x)
     if handle < 0:
         handle = graph._settle(handle)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def tanh(x: Node) -> Node:
@@ -162,7 +189,10 @@ def tanh(x: Node) -> Node:
         misuse("tanh", x)
     if handle < 0:
         handle = graph._settle(handle)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def sigmoid(x: Node) -> Node:
@@ -174,7 +204,10 @@ def sigmoid(x: Node) -> Node:
         misuse("sigmoid", x)
     if handle < 0:
         handle = graph._settle(handle)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def relu(x: Node) -> Node:
@@ -186,7 +219,10 @@ def relu(x: Node) -> Node:
         misuse("relu", x)
     if handle < 0:
         handle = graph._settle(handle)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def silu(x: Node) -> Node:
@@ -198,7 +234,10 @@ def silu(x: Node) -> Node:
         misuse("silu", x)
     if handle < 0:
         handle = graph._settle(handle)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def softplus(x: Node) -> Node:
@@ -210,7 +249,10 @@ def softplus(x: Node) -> Node:
         misuse("softplus", x)
     if handle < 0:
         handle = graph._settle(handle)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def _with_attributes(name: str, op_id: int, x: Node, *attributes: float) -> Node:

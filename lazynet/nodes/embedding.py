@@ -37,7 +37,10 @@ def lookup(graph: Graph, table: Parameter, ids: Any) -> Node:
             handle = _add1_id(graph._core, _LOOKUP, table._handle, ids)
             if handle < 0:
                 handle = graph._settle(handle)
-            return Node(graph, handle)
+            node = Node()
+            node.graph = graph
+            node._handle = handle
+            return node
         return build(graph, _LOOKUP, (table._handle,), (), ids_of("lookup", ids))
     except AttributeError:
         misuse("lookup", graph, table, ids)

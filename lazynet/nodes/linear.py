@@ -45,7 +45,10 @@ def linear(x: Node, weight: Parameter | Node, bias: Parameter | Node | None = No
         misuse("linear", x, weight, bias)
     if handle < 0:
         handle = graph._settle(handle, x, weight, bias)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> Node:

@@ -75,7 +75,10 @@ def settle(graph: Graph, handle: int, *others: Any) -> Node:
     """The node of what a building call returned, or its error."""
     if handle < 0:
         handle = graph._settle(handle, *others)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def graph_of(name: str, *operands: Any) -> Graph:

@@ -11,7 +11,7 @@ from .opdef import build, misuse, op, settle
 
 __all__ = ["concat", "copy", "reshape", "slice_cols", "slice_rows", "split", "stop_gradient", "transpose"]
 
-_add, _add1, _add_slice = lib.ln_add, lib.ln_add1, lib.ln_add_slice
+_add, _add1, _add_part, _add_slice = lib.ln_add, lib.ln_add1, lib.ln_add_part, lib.ln_add_slice
 _CONCAT = (op("concat_rows"), op("concat_cols"))
 _COPY, _TRANSPOSE, _STOP_GRADIENT = op("copy"), op("transpose"), op("stop_gradient")
 
@@ -41,7 +41,10 @@ def concat(nodes: Sequence[Node], axis: int = 1) -> Node:
     handle = _add(graph._core, _CONCAT[axis], handles, len(handles), (), 0, (), 0)
     if handle < 0:
         handle = graph._settle(handle, *nodes)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def slice_rows(x: Node, start: int, stop: int) -> Node:
@@ -59,7 +62,10 @@ def _slice(x: Node, row: int, rows: int, col: int, cols: int) -> Node:
     handle = _add_slice(graph._core, x._handle, row, rows, col, cols)
     if handle < 0:
         handle = graph._settle(handle)
-    return Node(graph, handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def split(x: Node, parts: int | Sequence[int], axis: int = 1) -> list[Node]:
@@ -70,30 +76,32 @@ def split(x: Node, parts: int | Sequence[int], axis: int = 1) -> list[Node]:
         parts: A number of equal parts, or the size of each.
         axis: 0 or 1.
     """
-    try:
-        shape = x.shape
-    except AttributeError:
-        misuse("split", x)
     if axis not in (0, 1):
         raise errors.NodeValueError(f"split: axis {axis} is given; 0 (rows) or 1 (cols) is required")
-    size = shape[axis]
-    if isinstance(parts, int):
-        if parts < 1 or size % parts:
-            raise errors.ShapeError(f"split: {size} into {parts} parts; a number that divides it is required")
-        sizes: Sequence[int] = [size // parts] * parts
-    else:
-        sizes = list(parts)
-        if sum(sizes) != size or min(sizes, default=0) < 0:
-            raise errors.ShapeError(f"split: sizes {sizes} are given; sizes that add up to {size} are required")
-    result = []
-    start = 0
-    for length in sizes:
-        if axis == 1:
-            result.append(_slice(x, 0, shape[0], start, length))
-        else:
-            result.append(_slice(x, start, length, 0, shape[1]))
-        start += length
-    return result
+    try:
+        graph = x.graph
+        core, handle = graph._core, x._handle
+        if isinstance(parts, int):
+            return [_part(graph, _add_part(core, handle, axis, part, parts)) for part in range(parts or 1)]
+    except AttributeError:
+        misuse("split", x)
+    shape = x.shape
+    sizes = list(parts)
+    if sum(sizes) != shape[axis] or min(sizes, default=0) < 0:
+        raise errors.ShapeError(f"split: sizes {sizes} are given; sizes that add up to {shape[axis]} are required")
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    if axis == 0:
+        return [_slice(x, start, length, 0, shape[1]) for start, length in zip(starts, sizes, strict=True)]
+    return [_slice(x, 0, shape[0], start, length) for start, length in zip(starts, sizes, strict=True)]
+
+
+def _part(graph: Graph, handle: int) -> Node:
+    if handle < 0:
+        handle = graph._settle(handle)
+    node = Node()
+    node.graph = graph
+    node._handle = handle
+    return node
 
 
 def reshape(x: Node, rows: int, cols: int) -> Node:

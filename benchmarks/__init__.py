@@ -1,0 +1,1 @@
+"""Speed of LazyNet beside its peers; see compare.py."""
