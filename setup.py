@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -38,26 +39,37 @@ def jobs() -> "list[tuple[str, str, list[str]]]":
     return sorted(result, key=lambda job: -os.path.getsize(job[0]))
 
 
+def included(source: str, known: "dict[str, set[str]]") -> "set[str]":
+    """The source and all files of the project that it includes."""
+    source = os.path.normpath(source)
+    if source not in known:
+        known[source] = {source}
+        for name in re.findall(r'#include "([^"]+)"', Path(source).read_text()):
+            path = os.path.join(os.path.dirname(source), name)
+            if os.path.exists(path):
+                known[source] |= included(path, known)
+    return known[source]
+
+
 class BuildCore(build_ext):
     """Compiles the core's objects in parallel, those that are out of date, and links them into the module."""
 
     def build_extension(self, ext):
-        headers = [*Path("csrc").rglob("*.h"), *Path("csrc").rglob("*.def"), Path("setup.py")]
-        newest_header = max(path.stat().st_mtime for path in headers)
+        known = {}
         extra = os.environ.get("LAZYNET_CXXFLAGS", "").split()
 
         def compile_one(job):
             source, folder, flags = job
             output = os.path.join(self.build_temp, folder)
             target = Path(output) / Path(source).with_suffix(".o")
-            newest = max(newest_header, os.path.getmtime(source))
+            newest = max(map(os.path.getmtime, {*included(source, known), "setup.py"}))
             if not self.force and not extra and target.exists() and target.stat().st_mtime > newest:
                 return str(target)
             arguments = [*COMMON_FLAGS, *flags, *extra]
             return self.compiler.compile([source], output_dir=output, extra_postargs=arguments)[0]
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            ext.extra_objects = list(pool.map(compile_one, jobs()))
+            ext.extra_objects = ext.depends = list(pool.map(compile_one, jobs()))
         super().build_extension(ext)
 
 

@@ -524,7 +524,8 @@ class Backward {
     }
     for (int32_t id = 0; id < nodes_.size(); ++id) {
       NodeRecord& node = nodes_[id];
-      if (node.signature < 0 || nodes_.buffer[id] < 0) continue;
+      // A plan that was only looked at has left imagined places in nodes that were never computed.
+      if (node.signature < 0 || !node.has(kComputed)) continue;
       const BufferPlan& buffer = *graph_.buffers[nodes_.buffer[id]];
       if (buffer.grad) node.grad = buffer.grad + (node.value - buffer.value);
     }

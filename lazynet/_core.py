@@ -47,12 +47,8 @@ def pointer(array: np.ndarray) -> Any:
     return ffi.cast("void *", array.ctypes.data)
 
 
-def _load_blas() -> None:
-    path = os.environ.get("LAZYNET_BLAS")
-    if path:
-        prefix = os.environ.get("LAZYNET_BLAS_PREFIX", "")
-        check(lib.ln_load_blas(path.encode(), prefix.encode(), b""))
-        return
+def blas_path() -> str:
+    """The shared library that the scipy-openblas32 wheel brings."""
     try:
         import scipy_openblas32
     except ImportError as error:
@@ -64,9 +60,14 @@ def _load_blas() -> None:
     for suffix in (".so", ".dylib"):
         candidate = os.path.join(folder, name + suffix)
         if os.path.exists(candidate):
-            check(lib.ln_load_blas(candidate.encode(), b"scipy_", b""))
-            return
+            return candidate
     raise errors.DeviceError(f"BLAS: {folder} holds no {name}; reinstall scipy-openblas32")
+
+
+def _load_blas() -> None:
+    own = os.environ.get("LAZYNET_BLAS")
+    path, prefix = (own, os.environ.get("LAZYNET_BLAS_PREFIX", "")) if own else (blas_path(), "scipy_")
+    check(lib.ln_load_blas(path.encode(), prefix.encode(), b""))
 
 
 _load_blas()

@@ -201,9 +201,9 @@ class Node:
             if handle < 0:
                 handle = graph._settle(handle, other)
             node = Node()
-        node.graph = graph
-        node._handle = handle
-        return node
+            node.graph = graph
+            node._handle = handle
+            return node
         if isinstance(other, (int, float)):
             return self._scalar(_MUL_SCALAR, other)
         return self._binary(other, _MUL, "mul")

@@ -299,6 +299,8 @@ def gelu(x: Node, approximate: str = "none") -> Node:
 
 def clip(x: Node, low: float, high: float) -> Node:
     """x brought into [``low``, ``high``]; the gradient is 0 outside."""
+    if not isinstance(low, (int, float)) or not isinstance(high, (int, float)):
+        raise NodeTypeError(f"clip: low={low!r} and high={high!r} are given; numbers are required")
     if not low <= high:
         raise NodeValueError(f"clip: low={low} and high={high} are given; low must not exceed high")
     return _with_attributes("clip", _CLIP, x, low, high)
