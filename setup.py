@@ -18,7 +18,15 @@ KERNEL_FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=f
 X86_UNITS = {
     "baseline": [],
     "avx2": ["-mavx2", "-mfma"],
-    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mprefer-vector-width=512"],
+    "avx512": [
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512dq",
+        "-mavx512vl",
+        "-mavx2",
+        "-mfma",
+        "-mprefer-vector-width=512",
+    ],
 }
 UNITS = X86_UNITS if platform.machine() in ("x86_64", "AMD64") else {"portable": []}
 

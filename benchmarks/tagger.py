@@ -15,10 +15,10 @@ class Tagger(ln.Module):
 
     def loss(self, graph, batch):
         losses = []
-        for words, tags in batch:
+        for words, gold in batch:
             states, _ = self.lstm(self.embed(graph, words))
             scores = self.out(ln.tanh(self.hidden(states)))
-            losses.append(ln.cross_entropy(scores, tags, reduction="sum"))
+            losses.append(ln.cross_entropy(scores, gold, reduction="sum"))
         return ln.sum(losses)
 
 

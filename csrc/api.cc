@@ -65,10 +65,13 @@ Result guarded(Result failed, const Function& function) {
 // The same for a status: the error's own code instead of a fixed value.
 template <class Function>
 int status_of(const Function& function) {
-  return guarded(0, [&] {
-    function();
-    return 1;
-  }) ? LN_OK : last_error.status;
+  return guarded(0,
+                 [&] {
+                   function();
+                   return 1;
+                 })
+             ? LN_OK
+             : last_error.status;
 }
 
 // Keeps a second thread out of a graph while a call runs.
@@ -383,8 +386,13 @@ int ln_plan_get(const ln_graph* graph, int64_t plan, ln_plan_summary* out) {
 int ln_plan_batch_get(const ln_graph* graph, int64_t plan, int64_t batch, ln_plan_batch* out) {
   return with_graph(graph, [&](Graph& core) {
     const BatchPlan& chosen = batch_of(core, plan, batch);
-    *out = {chosen.op,     chosen.signature, chosen.end - chosen.begin, chosen.operand_end - chosen.operand_begin,
-            chosen.buffer, chosen.offset,    chosen.bytes};
+    *out = {chosen.op,
+            chosen.signature,
+            chosen.end - chosen.begin,
+            chosen.operand_end - chosen.operand_begin,
+            chosen.buffer,
+            chosen.offset,
+            chosen.bytes};
   });
 }
 int ln_plan_members(const ln_graph* graph, int64_t plan, int64_t batch, int32_t* ids) {

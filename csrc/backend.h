@@ -29,7 +29,8 @@ struct Backend {
   int64_t (*first_non_finite[2])(const void* matrix, int64_t rows, int64_t cols, int64_t ld);
   // Optimizer updates over `count` elements; m and v may be null where the kind has none. `h` holds the
   // hyperparameters with bias correction folded in, see optimizer.cc.
-  void (*update[2])(int kind, const struct UpdateConstants& h, int64_t count, void* value, void* grad, void* m, void* v);
+  void (*update[2])(int kind, const struct UpdateConstants& h, int64_t count, void* value, void* grad, void* m,
+                    void* v);
   double (*sum_of_squares[2])(const void* data, int64_t count);
 };
 
@@ -38,7 +39,7 @@ struct UpdateConstants {
   double correction1, correction2;  // Adam: 1 - beta1^t, 1 - beta2^t
   double scale;                     // gradients are multiplied by this first
   bool nesterov;
-  bool first;                       // SGD: the momentum buffer starts as the gradient
+  bool first;  // SGD: the momentum buffer starts as the gradient
 };
 
 // The CPU with the widest vector unit of this machine, or the one chosen by set_vector_unit().

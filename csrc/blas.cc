@@ -47,16 +47,16 @@ void load_blas(const char* path, const char* prefix, const char* suffix) {
 }
 
 template <class T>
-void gemm_serial(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a,
-                 int64_t lda, const T* b, int64_t ldb, T beta, T* c, int64_t ldc) {
+void gemm_serial(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda,
+                 const T* b, int64_t ldb, T beta, T* c, int64_t ldc) {
   if (m == 0 || n == 0) return;
   // CBLAS wants positive leading dimensions even of empty matrices.
   auto leading = [](int64_t ld) { return static_cast<int>(std::max<int64_t>(ld, 1)); };
   GemmFunction<T> function = function_for(T());
   if (!function) fail(LN_DEVICE_ERROR, "BLAS: no library is loaded; call ln_load_blas first");
   function(kRowMajor, transpose_a ? kTranspose : kNoTranspose, transpose_b ? kTranspose : kNoTranspose,
-           static_cast<int>(m), static_cast<int>(n), static_cast<int>(k), alpha, a, leading(lda), b, leading(ldb),
-           beta, c, leading(ldc));
+           static_cast<int>(m), static_cast<int>(n), static_cast<int>(k), alpha, a, leading(lda), b, leading(ldb), beta,
+           c, leading(ldc));
 }
 
 template <class T>
@@ -72,8 +72,8 @@ void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T
       gemm_serial(transpose_a, transpose_b, end - begin, n, k, alpha, a + (transpose_a ? begin : begin * lda), lda, b,
                   ldb, beta, c + begin * ldc, ldc);
     else
-      gemm_serial(transpose_a, transpose_b, m, end - begin, k, alpha, a, lda,
-                  b + (transpose_b ? begin * ldb : begin), ldb, beta, c + begin, ldc);
+      gemm_serial(transpose_a, transpose_b, m, end - begin, k, alpha, a, lda, b + (transpose_b ? begin * ldb : begin),
+                  ldb, beta, c + begin, ldc);
   });
 }
 
@@ -83,7 +83,7 @@ template void gemm(bool, bool, int64_t, int64_t, int64_t, double, const double*,
                    double, double*, int64_t);
 template void gemm_serial(bool, bool, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*, int64_t,
                           float, float*, int64_t);
-template void gemm_serial(bool, bool, int64_t, int64_t, int64_t, double, const double*, int64_t, const double*,
-                          int64_t, double, double*, int64_t);
+template void gemm_serial(bool, bool, int64_t, int64_t, int64_t, double, const double*, int64_t, const double*, int64_t,
+                          double, double*, int64_t);
 
 }  // namespace lazynet

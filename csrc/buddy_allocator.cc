@@ -39,8 +39,10 @@ void BuddyAllocator::insert_free(Chunk& chunk, std::size_t unit, int order) {
 
 void BuddyAllocator::remove_free(Chunk& chunk, std::size_t unit, int order) {
   const int32_t next = chunk.next[unit], previous = chunk.previous[unit];
-  if (previous >= 0) chunk.next[previous] = next;
-  else chunk.first_free[order] = next;
+  if (previous >= 0)
+    chunk.next[previous] = next;
+  else
+    chunk.first_free[order] = next;
   if (next >= 0) chunk.previous[next] = previous;
   if (chunk.first_free[order] < 0) chunk.free_orders &= ~(uint64_t{1} << order);
   chunk.free_order[unit] = -1;
@@ -173,8 +175,7 @@ PoolStatistics BuddyAllocator::statistics() const {
   result.chunks = static_cast<std::int64_t>(chunks_.size());
   for (const auto& [address, chunk] : chunks_)
     if (chunk->free_orders)
-      result.largest_free_block =
-          std::max(result.largest_free_block, kMinimumBlock << floor_log2(chunk->free_orders));
+      result.largest_free_block = std::max(result.largest_free_block, kMinimumBlock << floor_log2(chunk->free_orders));
   const std::size_t free_bytes = reserved_ - bytes_in_use_;
   if (free_bytes > 0)
     result.fragmentation = 1 - static_cast<double>(result.largest_free_block) / static_cast<double>(free_bytes);
@@ -202,7 +203,8 @@ void BuddyAllocator::check_chunk(const Chunk& chunk) const {
   for (std::size_t unit = 0; unit < chunk.units();) {
     const int order = chunk.free_order[unit];
     std::size_t size = chunk.used_units[unit];
-    if ((order >= 0) == (size > 0)) fail(LN_INTERNAL_ERROR, "pool: unit ", unit, " starts neither or both kinds of block");
+    if ((order >= 0) == (size > 0))
+      fail(LN_INTERNAL_ERROR, "pool: unit ", unit, " starts neither or both kinds of block");
     if (order >= 0) {
       size = std::size_t{1} << order;
       const std::size_t buddy = unit ^ size;

@@ -16,15 +16,15 @@
 namespace lazynet {
 
 struct PoolStatistics {
-  std::size_t bytes_in_use = 0;      // handed out, rounded up to kMinimumBlock
-  std::size_t peak_bytes_in_use = 0; // since construction or reset_peak()
-  std::size_t bytes_reserved = 0;    // held from the resource
+  std::size_t bytes_in_use = 0;       // handed out, rounded up to kMinimumBlock
+  std::size_t peak_bytes_in_use = 0;  // since construction or reset_peak()
+  std::size_t bytes_reserved = 0;     // held from the resource
   std::size_t largest_free_block = 0;
-  std::size_t limit = 0;             // 0: none
-  std::int64_t allocations = 0;      // since construction
+  std::size_t limit = 0;         // 0: none
+  std::int64_t allocations = 0;  // since construction
   std::int64_t live_allocations = 0;
   std::int64_t chunks = 0;
-  double fragmentation = 0;          // 1 - largest_free_block / free bytes; 0 when nothing is free
+  double fragmentation = 0;  // 1 - largest_free_block / free bytes; 0 when nothing is free
 };
 
 class BuddyAllocator {

@@ -11,8 +11,7 @@ namespace lazynet {
 
 class Error : public std::runtime_error {
  public:
-  Error(ln_status status, const std::string& message)
-      : std::runtime_error(message), status_(status) {}
+  Error(ln_status status, const std::string& message) : std::runtime_error(message), status_(status) {}
   ln_status status() const { return status_; }
 
  private:

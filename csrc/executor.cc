@@ -14,9 +14,7 @@ namespace {
 
 enum class Phase { kForward, kBackward, kShared };
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // Scratch memory that one kernel call uses and the next one reuses.
 class Scratch {
@@ -29,7 +27,8 @@ class Scratch {
   char* take(std::size_t bytes) {
     char* result = memory_ + used_;
     used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    if (used_ > bytes_) fail(LN_INTERNAL_ERROR, "executor: ", used_, " bytes of scratch are used and ", bytes_, " are planned");
+    if (used_ > bytes_)
+      fail(LN_INTERNAL_ERROR, "executor: ", used_, " bytes of scratch are used and ", bytes_, " are planned");
     return result;
   }
 
@@ -124,7 +123,8 @@ class BatchBuilder {
     for (int k = 0; k < batch.argument_count; ++k) {
       const Operand& operand = batch.arguments[k];
       if (!op_->arguments[k].packed || !operand.wants_grad || operand.matrix.grad == direct_grad_[k]) continue;
-      backend().scatter_add[graph_.options.dtype](operand.matrix.grad, operand.pieces, operand.count, operand.overlapping);
+      backend().scatter_add[graph_.options.dtype](operand.matrix.grad, operand.pieces, operand.count,
+                                                  operand.overlapping);
     }
   }
 
@@ -154,7 +154,8 @@ class BatchBuilder {
     const int64_t to_grad = phase_ == Phase::kForward ? 0 : first.grad - first.value;
     for (int64_t i = 0; i < batch_.members; ++i) {
       const NodeRecord& node = nodes_[members_[i]];
-      *next_piece_++ = {node.value, phase_ == Phase::kForward ? nullptr : node.value + to_grad, node.rows, node.cols, node.ld};
+      *next_piece_++ = {node.value, phase_ == Phase::kForward ? nullptr : node.value + to_grad, node.rows, node.cols,
+                        node.ld};
       scan.add(node.value, node.rows, node.cols, node.ld);
     }
     result.matrix = scan.matrix();
@@ -169,7 +170,8 @@ class BatchBuilder {
     Operand& operand = batch_.arguments[k];
     operand.pieces = next_piece_;
     MatrixScan values(op_->flat, size_), grads(op_->flat, size_);
-    if (phase_ != Phase::kForward && shared == (phase_ == Phase::kShared)) operand.wants_grad = any_requires_grad(k, list);
+    if (phase_ != Phase::kForward && shared == (phase_ == Phase::kShared))
+      operand.wants_grad = any_requires_grad(k, list);
     int64_t sinks = 0;
     const int64_t members = shared ? 1 : batch_.members;
     for (int64_t i = 0; i < members; ++i) {
@@ -193,8 +195,10 @@ class BatchBuilder {
     }
     operand.overlapping = sinks > 1;
     operand.matrix = values.matrix();
-    if (info.packed) pack(k, values, grads);
-    else join_gradients(k, grads);
+    if (info.packed)
+      pack(k, values, grads);
+    else
+      join_gradients(k, grads);
   }
 
   // The matrix of an operand that is read through pieces stands for values and gradients both, or for neither.
@@ -317,7 +321,8 @@ bool node_is_finite(const Graph& graph, int32_t id) {
   if (element >= 0) text << " is NaN or infinite at row " << element / node.cols << ", col " << element % node.cols;
   text << "; its arguments are";
   const int32_t* arguments = graph.nodes.arguments_of(node);
-  for (int32_t k = 0; k < std::min(node.argument_count, 4); ++k) text << (k ? ", " : " ") << graph.describe(arguments[k]);
+  for (int32_t k = 0; k < std::min(node.argument_count, 4); ++k)
+    text << (k ? ", " : " ") << graph.describe(arguments[k]);
   if (node.argument_count > 4) text << ", ...";
   throw NonFinite(id, text.str());
 }
@@ -439,8 +444,10 @@ void run_forward(Graph& graph, Plan& plan) {
   const bool keep = graph.options.train != 0;
   std::vector<std::vector<int32_t>> ending(keep ? 0 : plan.batches.size());
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
-    if (keep) place_buffer(graph, plan, plan.buffers[i]);  // all before any kernel runs
-    else if (plan.buffers[i].last_batch >= 0) ending[plan.buffers[i].last_batch].push_back(static_cast<int32_t>(i));
+    if (keep)
+      place_buffer(graph, plan, plan.buffers[i]);  // all before any kernel runs
+    else if (plan.buffers[i].last_batch >= 0)
+      ending[plan.buffers[i].last_batch].push_back(static_cast<int32_t>(i));
   }
   for (std::size_t b = 0; b < plan.batches.size(); ++b) {
     const BatchPlan& planned = plan.batches[b];
@@ -563,8 +570,10 @@ class Backward {
     NodeRecord& root = nodes_.root_of(loss_);
     if (!root.grad) return;  // a constant
     char* grad = root.grad + nodes_[loss_].offset * static_cast<int64_t>(graph_.element_bytes());
-    if (graph_.options.dtype == LN_FLOAT64) *reinterpret_cast<double*>(grad) += 1;
-    else *reinterpret_cast<float*>(grad) += 1;
+    if (graph_.options.dtype == LN_FLOAT64)
+      *reinterpret_cast<double*>(grad) += 1;
+    else
+      *reinterpret_cast<float*>(grad) += 1;
   }
 
   void run_round(Plan& plan) {

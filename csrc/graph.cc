@@ -117,7 +117,8 @@ int32_t Graph::parameter_node(int64_t handle) {
 
 int32_t Graph::append(const OpInfo& op, const int32_t* ids, int count, Shape shape, const double* attributes,
                       const int64_t* payload, int64_t payload_count) {
-  if (nodes.size() == INT32_MAX || nodes.arguments.size() + count > INT32_MAX || nodes.payload.size() + payload_count > INT32_MAX)
+  if (nodes.size() == INT32_MAX || nodes.arguments.size() + count > INT32_MAX ||
+      nodes.payload.size() + payload_count > INT32_MAX)
     fail(LN_GRAPH_ERROR, "graph: it holds ", nodes.size(), " nodes and can take no more; clear it between minibatches");
   const int32_t id = nodes.size();
   NodeRecord node{};
@@ -130,9 +131,8 @@ int32_t Graph::append(const OpInfo& op, const int32_t* ids, int count, Shape sha
   node.argument_count = count;
   node.payload_begin = static_cast<int32_t>(nodes.payload.size());
   node.payload_count = static_cast<int32_t>(payload_count);
-  node.signature = op.kind == OpKind::kKernel
-                       ? signatures.intern(op, ids, shapes_.data(), count, shape, attributes)
-                       : -1;
+  node.signature =
+      op.kind == OpKind::kKernel ? signatures.intern(op, ids, shapes_.data(), count, shape, attributes) : -1;
   for (int i = 0; i < count; ++i) {
     node.flags |= nodes[ids[i]].flags & kRequiresGrad;
     if (op.kind == OpKind::kKernel) ++readers[nodes[ids[i]].root];
@@ -155,7 +155,9 @@ int64_t Graph::finish(int32_t id) {
 void Graph::check_attributes(const OpInfo& op, int count, int attribute_count) const {
   if (count < op.minimum_arguments || (op.maximum_arguments >= 0 && count > op.maximum_arguments))
     fail(LN_VALUE_ERROR, op.name, ": ", count, " arguments are given; ", op.minimum_arguments,
-         op.maximum_arguments < 0 ? " or more" : op.maximum_arguments > op.minimum_arguments ? " or more" : "",
+         op.maximum_arguments < 0                      ? " or more"
+         : op.maximum_arguments > op.minimum_arguments ? " or more"
+                                                       : "",
          " are required");
   if (attribute_count != op.attribute_count)
     fail(LN_VALUE_ERROR, op.name, ": ", attribute_count, " attributes are given; ", op.attribute_count, " (",
@@ -172,10 +174,12 @@ int64_t Graph::add(int op_id, const int64_t* handles, int count, const double* a
   for (int i = 0; i < count; ++i) ids_[i] = resolve(handles[i]);
   shapes_.resize(count);
   for (int i = 0; i < count; ++i) shapes_[i] = nodes[ids_[i]].shape();
-  const Shape shape = op.shape_rule({op.name, shapes_.data(), count, attributes, attribute_count, payload, payload_count});
+  const Shape shape =
+      op.shape_rule({op.name, shapes_.data(), count, attributes, attribute_count, payload, payload_count});
   for (int i = 0; i < count; ++i)
     if (nodes[ids_[i]].op == kOp_parameter && op_id != kOp_lookup && is_sparse(ids_[i]))
-      fail(LN_TYPE_ERROR, op.name, ": argument ", i, " is a sparse table, whose gradient only lookup can give; "
+      fail(LN_TYPE_ERROR, op.name, ": argument ", i,
+           " is a sparse table, whose gradient only lookup can give; "
            "create it with sparse=False");
   if (op_id == kOp_dropout) {
     const uint64_t key = mix(seed_ + 0x9e3779b97f4a7c15u * static_cast<uint64_t>(++random_nodes_));
@@ -237,7 +241,7 @@ int64_t Graph::add_reshape(int64_t handle, int64_t rows, int64_t cols) {
 }
 
 char* Graph::input_memory(std::size_t bytes) {
-  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  // Inputs lie end to end, so that a batch that reads several of them reads one matrix.
   if (bytes > input_left_) {
     const std::size_t block = std::max(bytes, kInputBlock);
     input_blocks_.push_back(allocate(block, "an input", nullptr));
@@ -252,7 +256,8 @@ char* Graph::input_memory(std::size_t bytes) {
 
 int64_t Graph::add_input(Shape shape, const void* data, bool requires_grad) {
   if (shape.rows < 0 || shape.cols < 0 || shape.rows > INT32_MAX || shape.cols > INT32_MAX)
-    fail(LN_SHAPE_ERROR, "input: shape (", shape.rows, ", ", shape.cols, ") is given; sizes from 0 to 2^31 - 1 are required");
+    fail(LN_SHAPE_ERROR, "input: shape (", shape.rows, ", ", shape.cols,
+         ") is given; sizes from 0 to 2^31 - 1 are required");
   const std::size_t bytes = shape.elements() * element_bytes();
   char* memory = input_memory(bytes);
   if (bytes) std::memcpy(memory, data, bytes);
@@ -262,7 +267,8 @@ int64_t Graph::add_input(Shape shape, const void* data, bool requires_grad) {
   if (anomaly) {
     // Infinities are legitimate in an input (masks); NaN never is.
     for (int64_t i = 0; i < shape.elements(); ++i) {
-      const double x = options.dtype == LN_FLOAT64 ? reinterpret_cast<double*>(memory)[i] : reinterpret_cast<float*>(memory)[i];
+      const double x =
+          options.dtype == LN_FLOAT64 ? reinterpret_cast<double*>(memory)[i] : reinterpret_cast<float*>(memory)[i];
       if (x != x) fail(LN_NON_FINITE, "input: row ", i / shape.cols, ", col ", i % shape.cols, " of the data is NaN");
     }
   }
@@ -367,7 +373,8 @@ ReadySet& Graph::schedule_in_progress() {
 void Graph::schedule_run() {
   ReadySet& ready = schedule_in_progress();
   if (ready.unscheduled() > 0)
-    fail(LN_GRAPH_ERROR, "schedule: ", ready.unscheduled(), " nodes are not scheduled yet; take them all before running");
+    fail(LN_GRAPH_ERROR, "schedule: ", ready.unscheduled(),
+         " nodes are not scheduled yet; take them all before running");
   Schedule made = ready.finish();
   scheduling_.reset();
   if (made.order.empty()) return;
@@ -385,17 +392,18 @@ void Graph::plan_pending(const int64_t* handles, int64_t count) {
 }
 
 const Plan& Graph::plan(int64_t index) const {
-  if (index < 0 || index >= plan_count())
-    fail(LN_INDEX_ERROR, "plan ", index, ": there are ", plan_count(), " plans");
+  if (index < 0 || index >= plan_count()) fail(LN_INDEX_ERROR, "plan ", index, ": there are ", plan_count(), " plans");
   return plan_executed(index) ? *rounds[index] : *pending_;
 }
 
 void Graph::backward(int64_t loss_handle) {
-  if (!options.train) fail(LN_GRAPH_ERROR, "backward: the graph was made with train=False; nothing was kept for backward");
+  if (!options.train)
+    fail(LN_GRAPH_ERROR, "backward: the graph was made with train=False; nothing was kept for backward");
   const int32_t loss = resolve(loss_handle);
   const NodeRecord& node = nodes[loss];
   if (node.elements() != 1)
-    fail(LN_SHAPE_ERROR, "backward: the loss has shape (", node.rows, ", ", node.cols, "); a 1 x 1 node is required: sum or average it");
+    fail(LN_SHAPE_ERROR, "backward: the loss has shape (", node.rows, ", ", node.cols,
+         "); a 1 x 1 node is required: sum or average it");
   const int64_t handle = handle_of(loss);
   if (!computed(loss)) forward(&handle, 1);
   Timer timer(&counters.statistics.backward_seconds);
@@ -440,8 +448,10 @@ void* Graph::allocate(std::size_t bytes, const char* purpose, const Plan* plan) 
   std::ostringstream text;
   text << "out of memory: " << bytes << " bytes for " << purpose << "; the pool holds " << now.bytes_reserved
        << " bytes, " << now.bytes_in_use << " in use, ";
-  if (now.limit) text << "and may hold " << now.limit;
-  else text << "and the machine has no more";
+  if (now.limit)
+    text << "and may hold " << now.limit;
+  else
+    text << "and the machine has no more";
   if (plan) {
     std::vector<std::pair<int64_t, int32_t>> biggest;
     for (const BatchPlan& batch : plan->batches) biggest.emplace_back(batch.bytes, batch.op);

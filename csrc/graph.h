@@ -74,9 +74,9 @@ class Graph {
   NodeStore nodes;
   SignatureTable signatures;
   BuddyAllocator pool;
-  std::vector<std::unique_ptr<Plan>> rounds;  // that have run
-  std::vector<BufferPlan*> buffers;           // of all rounds; NodeStore::buffer counts through them
-  std::vector<int32_t> readers;               // a node: uncomputed nodes that read it
+  std::vector<std::unique_ptr<Plan>> rounds;           // that have run
+  std::vector<BufferPlan*> buffers;                    // of all rounds; NodeStore::buffer counts through them
+  std::vector<int32_t> readers;                        // a node: uncomputed nodes that read it
   std::vector<std::shared_ptr<Parameter>> parameters;  // in use
   std::vector<int32_t> parameter_nodes;                // their nodes
   std::vector<void*> input_gradients;                  // of inputs, from the pool, of the last backward
@@ -98,13 +98,13 @@ class Graph {
   std::vector<int32_t> parameter_node_of_slot_;  // -1: not in this graph
   std::vector<int32_t> ids_;                     // scratch of add()
   std::vector<Shape> shapes_;
-  std::vector<uint8_t> mark_;                    // scratch of needed_for(), all zero in between
-  int32_t first_uncomputed_ = 0;                 // all nodes before it are computed
-  std::vector<void*> input_blocks_;              // of the pool, for the data of inputs
-  char* input_block_ = nullptr;                  // the rest of the last one
+  std::vector<uint8_t> mark_;        // scratch of needed_for(), all zero in between
+  int32_t first_uncomputed_ = 0;     // all nodes before it are computed
+  std::vector<void*> input_blocks_;  // of the pool, for the data of inputs
+  char* input_block_ = nullptr;      // the rest of the last one
   std::size_t input_left_ = 0;
   uint64_t seed_ = 0;
-  int64_t random_nodes_ = 0;                     // dropout nodes since the seed was set
+  int64_t random_nodes_ = 0;  // dropout nodes since the seed was set
   ScheduleCache cache_;
   std::unique_ptr<Plan> pending_;
   std::vector<int32_t> scheduled_needed_;

@@ -20,25 +20,25 @@ struct Operand {
   // A list argument has the pieces of member i at [begin[i], begin[i + 1]); others have piece i.
   // Shared arguments have one piece.
   const Piece* pieces = nullptr;
-  int64_t count = 0;            // pieces
+  int64_t count = 0;               // pieces
   const int32_t* begin = nullptr;  // lists only
   // All pieces as one matrix: set when they lie one after another, and always when the operator asks
   // for it (role R). `matrix.rows` is the sum of the pieces' rows. Otherwise matrix.value is null.
   Piece matrix = {nullptr, nullptr, 0, 0, 0};
-  bool wants_grad = false;      // backward: pieces' (and matrix's) grad are valid and to be added to
-  bool overlapping = false;     // backward: pieces share gradient memory; one thread only
+  bool wants_grad = false;   // backward: pieces' (and matrix's) grad are valid and to be added to
+  bool overlapping = false;  // backward: pieces share gradient memory; one thread only
 };
 
 struct Batch {
   int op;
   int64_t members;
-  Operand result;                 // always packed
+  Operand result;  // always packed
   Operand arguments[4];
-  int argument_count;             // operands present (optional ones may be missing)
+  int argument_count;  // operands present (optional ones may be missing)
   const double* attributes;
   const int64_t* const* payload;  // member i's integers at payload[i]; null without payload
   // How an argument of a flat operator is spread over the result, an argument each.
-  const uint8_t* broadcast;       // see Broadcast
+  const uint8_t* broadcast;  // see Broadcast
   // Row-sparse gradient of a shared table (lookup_shared only): returns the address of the gradient of
   // row `row`, zero when first touched.
   void* (*sparse_row)(void* table, int64_t row) = nullptr;

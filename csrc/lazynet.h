@@ -30,16 +30,16 @@ extern "C" {
 /* cdef begin */
 typedef enum {
   LN_OK = 0,
-  LN_SHAPE_ERROR = -1,     /* operand shapes do not fit the operator */
-  LN_STALE_NODE = -2,      /* the graph was cleared after the node was built */
-  LN_GRAPH_ERROR = -3,     /* a call that the state of the graph does not allow */
-  LN_OUT_OF_MEMORY = -4,   /* the pool's limit or the machine's memory is reached */
-  LN_INDEX_ERROR = -5,     /* a token id, class id, row or column out of range */
-  LN_VALUE_ERROR = -6,     /* an attribute or setting out of its domain */
-  LN_TYPE_ERROR = -7,      /* element types do not agree */
-  LN_NON_FINITE = -8,      /* NaN or infinity found while anomalies are detected */
-  LN_DEVICE_ERROR = -9,    /* a library or device that the core needs is not usable */
-  LN_INTERNAL_ERROR = -10  /* a defect of LazyNet */
+  LN_SHAPE_ERROR = -1,    /* operand shapes do not fit the operator */
+  LN_STALE_NODE = -2,     /* the graph was cleared after the node was built */
+  LN_GRAPH_ERROR = -3,    /* a call that the state of the graph does not allow */
+  LN_OUT_OF_MEMORY = -4,  /* the pool's limit or the machine's memory is reached */
+  LN_INDEX_ERROR = -5,    /* a token id, class id, row or column out of range */
+  LN_VALUE_ERROR = -6,    /* an attribute or setting out of its domain */
+  LN_TYPE_ERROR = -7,     /* element types do not agree */
+  LN_NON_FINITE = -8,     /* NaN or infinity found while anomalies are detected */
+  LN_DEVICE_ERROR = -9,   /* a library or device that the core needs is not usable */
+  LN_INTERNAL_ERROR = -10 /* a defect of LazyNet */
 } ln_status;
 
 typedef enum { LN_FLOAT32 = 0, LN_FLOAT64 = 1 } ln_dtype;
@@ -52,27 +52,27 @@ enum { LN_FAILED = -1 }; /* returned in place of a node handle */
 
 /* ---- process ---------------------------------------------------------------------------------- */
 
-int ln_error_status(void);            /* ln_status of this thread's last failure */
-const char* ln_error_message(void);   /* its text: "<op>: what was given; what is required" */
-int64_t ln_error_node(void);          /* id of the node at fault, or -1 */
+int ln_error_status(void);          /* ln_status of this thread's last failure */
+const char* ln_error_message(void); /* its text: "<op>: what was given; what is required" */
+int64_t ln_error_node(void);        /* id of the node at fault, or -1 */
 
 /* Loads the BLAS shared library at `path`, whose symbols are prefix + "cblas_sgemm" + suffix. */
 int ln_load_blas(const char* path, const char* prefix, const char* suffix);
-int ln_set_num_threads(int threads);  /* worker threads for one graph's kernels, at least 1 */
+int ln_set_num_threads(int threads); /* worker threads for one graph's kernels, at least 1 */
 int ln_num_threads(void);
-const char* ln_vector_unit(void);     /* "avx512", "avx2", "baseline" or "portable" */
-int ln_set_vector_unit(const char* name);  /* one that this machine has; for tests */
+const char* ln_vector_unit(void);         /* "avx512", "avx2", "baseline" or "portable" */
+int ln_set_vector_unit(const char* name); /* one that this machine has; for tests */
 
 /* ---- the operator table ----------------------------------------------------------------------- */
 
 int ln_op_count(void);
-const char* ln_op_name(int op);        /* NULL when out of range */
-int ln_op_id(const char* name);        /* -1 when there is none */
-const char* ln_op_roles(int op);       /* one letter an argument, see csrc/ops/ops.def */
-const char* ln_op_attributes(int op);  /* names, separated by spaces */
+const char* ln_op_name(int op);           /* NULL when out of range */
+int ln_op_id(const char* name);           /* -1 when there is none */
+const char* ln_op_roles(int op);          /* one letter an argument, see csrc/ops/ops.def */
+const char* ln_op_attributes(int op);     /* names, separated by spaces */
 const char* ln_op_backward_reads(int op); /* "", "a" arguments, "r" result, "ar" */
-const char* ln_op_family(int op);      /* "elementwise", "linear", ...: the kernel file */
-const char* ln_op_kind(int op);        /* "kernel", "view", "source" */
+const char* ln_op_family(int op);         /* "elementwise", "linear", ...: the kernel file */
+const char* ln_op_kind(int op);           /* "kernel", "view", "source" */
 
 /* ---- parameters ------------------------------------------------------------------------------- */
 
@@ -113,17 +113,17 @@ int ln_optimizer_set_steps(ln_optimizer*, int index, int64_t steps);
 /* ---- graphs ----------------------------------------------------------------------------------- */
 
 typedef struct {
-  int dtype;            /* ln_dtype of every value in the graph */
-  int train;            /* 0: nothing is kept for backward; values go when their last reader has run */
-  int eager;            /* 1: a node is computed as it is built */
-  uint64_t seed;        /* of dropout */
-  size_t memory_limit;  /* bytes the pool may reserve; 0: no limit */
-  size_t chunk_bytes;   /* smallest chunk of the pool; 0: default */
+  int dtype;           /* ln_dtype of every value in the graph */
+  int train;           /* 0: nothing is kept for backward; values go when their last reader has run */
+  int eager;           /* 1: a node is computed as it is built */
+  uint64_t seed;       /* of dropout */
+  size_t memory_limit; /* bytes the pool may reserve; 0: no limit */
+  size_t chunk_bytes;  /* smallest chunk of the pool; 0: default */
 } ln_graph_options;
 
 ln_graph* ln_graph_create(const ln_graph_options*);
 void ln_graph_release(ln_graph*);
-int ln_graph_clear(ln_graph*);          /* forgets all nodes, keeps the memory; handles become stale */
+int ln_graph_clear(ln_graph*); /* forgets all nodes, keeps the memory; handles become stale */
 int64_t ln_graph_node_count(const ln_graph*);
 int64_t ln_graph_version(const ln_graph*);
 int ln_graph_set_policy(ln_graph*, const char* name); /* "depth", "agenda", "lookahead", "none" */
@@ -133,7 +133,7 @@ int ln_graph_set_anomaly(ln_graph*, int on);
 /* With tracing on, a built node's handle comes back as LN_FAILED - handle, so that the caller may record
  * where it was built at no cost to those who do not trace. */
 int ln_graph_set_tracing(ln_graph*, int on);
-int ln_graph_trim(ln_graph*);           /* gives unused chunks of the pool back to the system */
+int ln_graph_trim(ln_graph*); /* gives unused chunks of the pool back to the system */
 
 /* ---- building: each returns the new node's handle, or LN_FAILED ------------------------------- */
 
@@ -146,8 +146,8 @@ int64_t ln_add1_xx(ln_graph*, int op, int64_t a, double x, double y);
 /* One argument and one integer of payload: an embedding row, a class id. */
 int64_t ln_add1_id(ln_graph*, int op, int64_t a, int64_t id);
 /* The general form. Attributes are part of the signature, payload integers are not. */
-int64_t ln_add(ln_graph*, int op, const int64_t* arguments, int count, const double* attributes,
-               int attribute_count, const int64_t* payload, int64_t payload_count);
+int64_t ln_add(ln_graph*, int op, const int64_t* arguments, int count, const double* attributes, int attribute_count,
+               const int64_t* payload, int64_t payload_count);
 /* A matrix of the caller's numbers, copied; `data` has the graph's element type. */
 int64_t ln_add_input(ln_graph*, int64_t rows, int64_t cols, const void* data, int requires_grad);
 /* Rows [row, row + rows) and columns [col, col + cols) of a node, or all its elements in another
@@ -161,8 +161,8 @@ int64_t ln_add_reshape(ln_graph*, int64_t a, int64_t rows, int64_t cols);
 
 int ln_node_shape(const ln_graph*, int64_t node, int64_t* rows_cols); /* two integers */
 int ln_node_op(const ln_graph*, int64_t node);
-int ln_node_computed(const ln_graph*, int64_t node);       /* 1 or 0 */
-int ln_node_requires_grad(const ln_graph*, int64_t node);  /* 1 or 0 */
+int ln_node_computed(const ln_graph*, int64_t node);      /* 1 or 0 */
+int ln_node_requires_grad(const ln_graph*, int64_t node); /* 1 or 0 */
 /* Copies rows * cols elements out; computes the node first where needed. */
 int ln_node_value(ln_graph*, int64_t node, void* out);
 /* Returns 1 and copies, or 0 when the node holds no gradient, or an error. */
@@ -195,7 +195,7 @@ int ln_schedule_run(ln_graph*);
 int ln_plan_pending(ln_graph*, const int64_t* nodes, int64_t count);
 int64_t ln_plan_count(const ln_graph*);
 typedef struct {
-  int64_t batches, nodes, lower_bound;  /* bound: sum over signatures of its longest chain */
+  int64_t batches, nodes, lower_bound; /* bound: sum over signatures of its longest chain */
   int64_t value_bytes, gradient_bytes, scratch_bytes, peak_bytes, gathered_bytes, read_bytes;
   int executed, from_cache;
 } ln_plan_summary;
@@ -213,10 +213,14 @@ typedef struct {
 } ln_plan_operand;
 int ln_plan_operand_get(const ln_graph*, int64_t plan, int64_t batch, int64_t operand, ln_plan_operand*);
 int64_t ln_plan_buffer_count(const ln_graph*, int64_t plan);
-typedef struct { int64_t bytes, first_batch, last_batch; } ln_plan_buffer; /* last -1: until clear */
+typedef struct {
+  int64_t bytes, first_batch, last_batch;
+} ln_plan_buffer; /* last -1: until clear */
 int ln_plan_buffer_get(const ln_graph*, int64_t plan, int64_t buffer, ln_plan_buffer*);
 /* Where a node's value lies: buffer (-1: a parameter's own memory), offset and row stride. */
-typedef struct { int64_t buffer, offset_bytes, row_stride; } ln_placement;
+typedef struct {
+  int64_t buffer, offset_bytes, row_stride;
+} ln_placement;
 int ln_plan_placement(const ln_graph*, int64_t plan, int64_t node, ln_placement*);
 const char* ln_signature_text(ln_graph*, int32_t signature); /* "linear W=%3 cols 128" */
 /* What a node reads: ids of its arguments; returns how many. */
@@ -247,4 +251,4 @@ int ln_graph_get_profile(const ln_graph*, int op, ln_op_profile*);
 }
 #endif
 
-#endif  /* LAZYNET_H_ */
+#endif /* LAZYNET_H_ */

@@ -43,8 +43,12 @@ class Planner {
  public:
   Planner(NodeStore& nodes, const SignatureTable& signatures, std::size_t element_size, bool keep,
           const std::vector<int32_t>& readers)
-      : nodes_(nodes), element_size_(static_cast<int64_t>(element_size)), keep_(keep),
-        readers_(readers), buffer_of_signature_(signatures.size(), -1), shared_bytes_(signatures.size(), 0) {}
+      : nodes_(nodes),
+        element_size_(static_cast<int64_t>(element_size)),
+        keep_(keep),
+        readers_(readers),
+        buffer_of_signature_(signatures.size(), -1),
+        shared_bytes_(signatures.size(), 0) {}
 
   Plan make(Schedule schedule) {
     plan_.schedule = std::move(schedule);
@@ -118,8 +122,12 @@ class Planner {
         if (info.role == Role::kShared && i == batch->begin) shared_elements_ = scan.elements();
       }
       const bool shared = info.role == Role::kShared;
-      OperandPlan operand{OperandMode::kShared, shared ? 1 : pieces, (shared ? shared_elements_ : scan.elements()) * element_size_};
-      if (!shared) operand.mode = scan.adjacent() ? OperandMode::kAdjacent : info.packed ? OperandMode::kGathered : OperandMode::kIndexed;
+      OperandPlan operand{OperandMode::kShared, shared ? 1 : pieces,
+                          (shared ? shared_elements_ : scan.elements()) * element_size_};
+      if (!shared)
+        operand.mode = scan.adjacent() ? OperandMode::kAdjacent
+                       : info.packed   ? OperandMode::kGathered
+                                       : OperandMode::kIndexed;
       if (operand.mode == OperandMode::kGathered) {
         scratch += aligned(operand.bytes);
         plan_.gathered_bytes += operand.bytes;

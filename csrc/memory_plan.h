@@ -44,9 +44,9 @@ struct OperandPlan {
 
 struct BatchPlan {
   int32_t op, signature;
-  int32_t begin, end;    // members in Plan::schedule.order
-  int32_t buffer;        // in Plan::buffers
-  int64_t offset, bytes; // of the batch's values in the buffer
+  int32_t begin, end;     // members in Plan::schedule.order
+  int32_t buffer;         // in Plan::buffers
+  int64_t offset, bytes;  // of the batch's values in the buffer
   int32_t operand_begin, operand_end;
 };
 
@@ -65,12 +65,12 @@ struct Plan {
   std::vector<BatchPlan> batches;
   std::vector<OperandPlan> operands;
   std::vector<BufferPlan> buffers;
-  int64_t value_bytes = 0;          // all buffers together
-  int64_t scratch_bytes = 0;        // for the gathers of one batch, the largest
-  int64_t shared_scratch_bytes = 0; // for the gathers of one signature in backward, the largest
-  int64_t peak_bytes = 0;           // values held at once and scratch, without gradients
+  int64_t value_bytes = 0;           // all buffers together
+  int64_t scratch_bytes = 0;         // for the gathers of one batch, the largest
+  int64_t shared_scratch_bytes = 0;  // for the gathers of one signature in backward, the largest
+  int64_t peak_bytes = 0;            // values held at once and scratch, without gradients
   int64_t gathered_bytes = 0, read_bytes = 0;
-  int64_t lower_bound = -1;         // of batches; counted only when asked for
+  int64_t lower_bound = -1;  // of batches; counted only when asked for
   bool from_cache = false;
 };
 

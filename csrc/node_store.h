@@ -20,15 +20,15 @@ enum NodeFlag : uint16_t {
 struct NodeRecord {
   int16_t op;
   uint16_t flags;
-  int32_t signature;       // -1 for views and sources
+  int32_t signature;  // -1 for views and sources
   int32_t rows, cols;
   int32_t argument_begin, argument_count;
   int32_t payload_begin, payload_count;
-  int32_t root;            // the node in whose memory the value lies: itself, unless it is a view
-  int32_t ld;              // row stride, elements
-  int64_t offset;          // of the first element from the root's, elements
-  char* value;             // roots only: address of the first element, once placed
-  char* grad;              // the same for gradients, during and after backward
+  int32_t root;    // the node in whose memory the value lies: itself, unless it is a view
+  int32_t ld;      // row stride, elements
+  int64_t offset;  // of the first element from the root's, elements
+  char* value;     // roots only: address of the first element, once placed
+  char* grad;      // the same for gradients, during and after backward
 
   Shape shape() const { return {rows, cols}; }
   int64_t elements() const { return int64_t{rows} * cols; }

@@ -43,7 +43,8 @@ void* Optimizer::state(int index, int slot) {
     const std::size_t bytes = chosen.parameter->bytes();
     chosen.slots[slot] = host_memory().allocate(bytes);
     if (!chosen.slots[slot])
-      fail(LN_OUT_OF_MEMORY, "optimizer: ", bytes, " bytes of state for parameter ", chosen.parameter->name, " are not available");
+      fail(LN_OUT_OF_MEMORY, "optimizer: ", bytes, " bytes of state for parameter ", chosen.parameter->name,
+           " are not available");
     std::memset(chosen.slots[slot], 0, bytes);
   }
   return chosen.slots[slot];
@@ -61,11 +62,22 @@ void Optimizer::step(const ln_hyperparameters& h, double scale) {
     if (chosen.parameter->trainable) {
       ++chosen.steps;
       const double t = static_cast<double>(chosen.steps);
-      UpdateConstants constants{h.learning_rate, h.weight_decay, h.momentum, h.dampening, h.beta1, h.beta2, h.epsilon,
-                                1 - std::pow(h.beta1, t), 1 - std::pow(h.beta2, t), scale, h.nesterov != 0,
+      UpdateConstants constants{h.learning_rate,
+                                h.weight_decay,
+                                h.momentum,
+                                h.dampening,
+                                h.beta1,
+                                h.beta2,
+                                h.epsilon,
+                                1 - std::pow(h.beta1, t),
+                                1 - std::pow(h.beta2, t),
+                                scale,
+                                h.nesterov != 0,
                                 chosen.steps == 1};
-      if (chosen.parameter->sparse()) update_sparse(chosen, constants);
-      else update_dense(chosen, constants);
+      if (chosen.parameter->sparse())
+        update_sparse(chosen, constants);
+      else
+        update_dense(chosen, constants);
     }
     chosen.parameter->zero_gradient();
   }

@@ -46,7 +46,8 @@ void SparseRows::clear() {
 Parameter::Parameter(Shape shape, int dtype, bool sparse, std::string name_)
     : name(std::move(name_)), shape_(shape), dtype_(dtype) {
   if (shape.rows < 0 || shape.cols < 0 || shape.rows >= INT32_MAX || shape.cols >= INT32_MAX)
-    fail(LN_SHAPE_ERROR, "parameter ", name, ": shape (", shape.rows, ", ", shape.cols, "); sizes from 0 to 2^31 - 2 are required");
+    fail(LN_SHAPE_ERROR, "parameter ", name, ": shape (", shape.rows, ", ", shape.cols,
+         "); sizes from 0 to 2^31 - 2 are required");
   value_ = allocate_zero(bytes(), name);
   if (sparse) sparse_rows_ = std::make_unique<SparseRows>(shape.cols, dtype);
   Registry& all = registry();
@@ -77,8 +78,10 @@ void* Parameter::dense_gradient() {
 bool Parameter::has_gradient() const { return sparse() ? !sparse_rows_->rows().empty() : has_gradient_; }
 
 void Parameter::zero_gradient() {
-  if (sparse()) sparse_rows_->clear();
-  else if (has_gradient_) std::memset(gradient_, 0, bytes());
+  if (sparse())
+    sparse_rows_->clear();
+  else if (has_gradient_)
+    std::memset(gradient_, 0, bytes());
   has_gradient_ = false;
 }
 

@@ -32,7 +32,8 @@ class Positions {
 };
 
 template <class Function>
-void for_producers(const NodeStore& nodes, const NodeRecord& node, const Positions& position, const Function& function) {
+void for_producers(const NodeStore& nodes, const NodeRecord& node, const Positions& position,
+                   const Function& function) {
   const int32_t* arguments = nodes.arguments_of(node);
   for (int32_t k = 0; k < node.argument_count; ++k) {
     const int32_t producer = position(nodes[arguments[k]].root);
@@ -276,8 +277,10 @@ bool ScheduleCache::find(const NodeStore& nodes, const std::vector<int32_t>& nee
   }
   seen_before_ = std::find(seen_.begin(), seen_.end(), hash_) != seen_.end();
   if (!seen_before_) {
-    if (seen_.size() < kSeen) seen_.push_back(hash_);
-    else seen_[next_seen_++ % kSeen] = hash_;
+    if (seen_.size() < kSeen)
+      seen_.push_back(hash_);
+    else
+      seen_[next_seen_++ % kSeen] = hash_;
   }
   return false;
 }

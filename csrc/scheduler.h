@@ -52,8 +52,8 @@ class ReadySet {
   const NodeStore& nodes_;
   const std::vector<int32_t>& needed_;
   int64_t unscheduled_;
-  std::vector<int32_t> group_of_;          // a node: its group
-  std::vector<int32_t> waiting_for_;       // a node: arguments not yet scheduled
+  std::vector<int32_t> group_of_;     // a node: its group
+  std::vector<int32_t> waiting_for_;  // a node: arguments not yet scheduled
   std::vector<int32_t> successor_begin_, successors_;
   std::vector<Group> groups_;
   std::vector<int32_t> group_of_signature_;
@@ -89,9 +89,9 @@ class ScheduleCache {
   std::vector<uint64_t> seen_;
   std::size_t next_seen_ = 0;
   uint64_t clock_ = 0;
-  uint64_t hash_ = 0;          // of key_
+  uint64_t hash_ = 0;  // of key_
   bool seen_before_ = false;
-  std::vector<int32_t> key_;   // of the last find()
+  std::vector<int32_t> key_;  // of the last find()
 };
 
 }  // namespace lazynet

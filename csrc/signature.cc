@@ -41,13 +41,18 @@ int32_t SignatureTable::intern(const OpInfo& op, const int32_t* ids, const Shape
     const ArgumentInfo& info = op.arguments[argument];
     if (info.list && !info.counted && i > argument) break;  // one contribution for the whole list
     switch (info.role) {
-      case Role::kShared: key_.push_back(ids[i]); break;
-      case Role::kRagged: key_.push_back(shapes[i].cols); break;
+      case Role::kShared:
+        key_.push_back(ids[i]);
+        break;
+      case Role::kRagged:
+        key_.push_back(shapes[i].cols);
+        break;
       case Role::kFlat:
         broadcast[i] = broadcast_of(shapes[i], result);
         key_.push_back(broadcast[i]);
         break;
-      case Role::kFree: break;
+      case Role::kFree:
+        break;
     }
   }
   // Optional arguments that are missing make another key.
@@ -109,11 +114,16 @@ std::string SignatureTable::text(int32_t signature) const {
     const ArgumentInfo& info = op.arguments[std::min(i, op.arguments.size() - 1)];
     static const char* const spread[] = {"full", "row", "column", "scalar"};
     if (i >= op.arguments.size() && !info.counted) break;
-    if (info.role == Role::kShared && end - word > (op.maximum_arguments != op.minimum_arguments)) out << " %" << *word++;
-    else if (info.role == Role::kRagged) out << " cols " << *word++;
-    else if (info.role == Role::kFlat) out << ' ' << spread[*word++];
-    else if (info.role == Role::kFree) continue;
-    else break;
+    if (info.role == Role::kShared && end - word > (op.maximum_arguments != op.minimum_arguments))
+      out << " %" << *word++;
+    else if (info.role == Role::kRagged)
+      out << " cols " << *word++;
+    else if (info.role == Role::kFlat)
+      out << ' ' << spread[*word++];
+    else if (info.role == Role::kFree)
+      continue;
+    else
+      break;
   }
   return out.str();
 }

@@ -1,5 +1,7 @@
 #include "threads.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -7,8 +9,6 @@
 #include <new>
 #include <thread>
 #include <vector>
-
-#include <pthread.h>
 
 #include "error.h"
 
@@ -121,9 +121,9 @@ class Workers {
 int default_threads() { return std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 64); }
 
 std::atomic<int> wanted_threads{default_threads()};
-std::mutex workers_mutex;            // held while a kernel uses the workers
-Workers* workers = nullptr;          // never destroyed at exit: a static destructor may not join threads
-thread_local bool inside = false;    // this thread is inside parallel_ranges
+std::mutex workers_mutex;          // held while a kernel uses the workers
+Workers* workers = nullptr;        // never destroyed at exit: a static destructor may not join threads
+thread_local bool inside = false;  // this thread is inside parallel_ranges
 
 // A forked child has none of its parent's threads: it starts its own when it needs them.
 void forget_workers() {

@@ -133,7 +133,9 @@ class Node:
         )
 
     def _compare(self, other: Any) -> Any:
-        raise errors.NodeTypeError("comparison: nodes have no value while the graph is built; compare node.value instead")
+        raise errors.NodeTypeError(
+            "comparison: nodes have no value while the graph is built; compare node.value instead"
+        )
 
     __lt__ = __le__ = __gt__ = __ge__ = _compare
 
@@ -305,9 +307,13 @@ def _range_of(index: Any, size: int, what: str, shape: tuple[int, int]) -> tuple
     try:
         number = int(index.__index__())
     except AttributeError:
-        raise errors.NodeTypeError(f"slice: {what} index {index!r} is given; an integer or a slice is required") from None
+        raise errors.NodeTypeError(
+            f"slice: {what} index {index!r} is given; an integer or a slice is required"
+        ) from None
     if not -size <= number < size:
-        raise errors.NodeIndexError(f"slice: {what} {number} of a node of shape {shape}; {-size} to {size - 1} is required")
+        raise errors.NodeIndexError(
+            f"slice: {what} {number} of a node of shape {shape}; {-size} to {size - 1} is required"
+        )
     return number % size, 1
 
 

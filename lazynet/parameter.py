@@ -85,7 +85,9 @@ class Parameter:
                 raise errors.ShapeError(f"parameter: the initialiser made {values.shape} of {data}")
             return values
         if init is not None:
-            raise errors.NodeTypeError("parameter: values and an initialiser are given; a shape goes with an initialiser")
+            raise errors.NodeTypeError(
+                "parameter: values and an initialiser are given; a shape goes with an initialiser"
+            )
         try:
             values = np.asarray(data, dtype=np.float64)
         except (TypeError, ValueError) as error:
@@ -123,11 +125,7 @@ class Parameter:
             return self._array(lib.ln_parameter_gradient(self._core))
         rows = np.empty(touched, np.int32)
         values = np.empty((touched, self.shape[-1]), self.dtype)
-        check(
-            lib.ln_parameter_sparse_gradient(
-                self._core, ffi.cast("int32_t *", rows.ctypes.data), pointer(values)
-            )
-        )
+        check(lib.ln_parameter_sparse_gradient(self._core, ffi.cast("int32_t *", rows.ctypes.data), pointer(values)))
         return SparseRows(rows, values)
 
     def zero_grad(self) -> None:

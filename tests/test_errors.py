@@ -124,7 +124,13 @@ def test_stale_and_foreign_nodes(graph):
     with pytest.raises(errors.GraphError):
         graph.forward(other)
     graph.clear()
-    for use in (lambda: x.value, lambda: x + 1.0, lambda: ln.tanh(x), lambda: x.shape, lambda: graph.backward(x)):
+    for use in (
+        lambda: x.value,
+        lambda: x + 1.0,
+        lambda: ln.tanh(x),
+        lambda: x.shape,
+        lambda: graph.backward(x),
+    ):
         with pytest.raises(errors.StaleNodeError, match="%0"):
             use()
     assert "stale" in repr(x)

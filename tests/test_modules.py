@@ -50,7 +50,13 @@ class Shared(ln.Module):
 def test_module_names_and_sharing():
     model = Shared()
     names = [name for name, _ in model.named_parameters()]
-    assert names == ["layers.0.weight", "layers.0.bias", "layers.1.weight", "by_name.a.weight", "by_name.a.bias"]
+    assert names == [
+        "layers.0.weight",
+        "layers.0.bias",
+        "layers.1.weight",
+        "by_name.a.weight",
+        "by_name.a.bias",
+    ]
     assert "again.weight" in model.state_dict()
     doubled = model.to("float64")
     assert doubled.again.weight is doubled.layers[0].weight and doubled.again.weight.dtype == np.float64

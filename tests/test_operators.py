@@ -30,9 +30,7 @@ class Built:
         self.inputs, self.results = [], []
         losses = []
         for arrays in sets:
-            inputs = [
-                shared[k] if k in shared else self.argument(array, strided) for k, array in enumerate(arrays)
-            ]
+            inputs = [shared[k] if k in shared else self.argument(array, strided) for k, array in enumerate(arrays)]
             result = case.build(self.graph, *inputs)
             self.inputs.append(inputs)
             self.results.append(result)
@@ -151,7 +149,9 @@ def test_vector_units_and_threads_agree(case):
         shared = shared_of(case, sets, "float32")
         built = Built(case, sets, shared, "float32")
         own, summed = built.gradients(shared)
-        return [r.value for r in built.results] + [g for each in own for g in each if g is not None] + [*summed.values()]
+        return (
+            [r.value for r in built.results] + [g for each in own for g in each if g is not None] + [*summed.values()]
+        )
 
     expected = run()
     try:

@@ -40,15 +40,17 @@ def compare(model, peer, steps, loss, peer_loss, tolerance):
             for name, parameter in model.named_parameters():
                 scale = np.abs(wanted[name]).max() + 1e-3
                 np.testing.assert_allclose(
-                    np.array(parameter.grad), wanted[name], rtol=tolerance, atol=tolerance * scale, err_msg=name
+                    np.array(parameter.grad),
+                    wanted[name],
+                    rtol=tolerance,
+                    atol=tolerance * scale,
+                    err_msg=name,
                 )
         optimizer.step()
         peer_optimizer.step()
     wanted = peer.state_dict()
     for name, value in model.state_dict().items():
-        np.testing.assert_allclose(
-            value, wanted[name].numpy(), rtol=50 * tolerance, atol=50 * tolerance, err_msg=name
-        )
+        np.testing.assert_allclose(value, wanted[name].numpy(), rtol=50 * tolerance, atol=50 * tolerance, err_msg=name)
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])

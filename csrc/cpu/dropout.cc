@@ -12,8 +12,7 @@ constexpr int64_t kBlocks = 64;  // Philox counter blocks of four elements that 
 void random_bits(uint32_t key_low, uint32_t key_high, uint64_t first, int blocks, uint32_t* bits) {
   for (int b = 0; b < blocks; ++b) {
     const uint64_t counter = first + static_cast<uint64_t>(b);
-    uint32_t c0 = static_cast<uint32_t>(counter), c1 = static_cast<uint32_t>(counter >> 32), c2 = 0,
-             c3 = 0;
+    uint32_t c0 = static_cast<uint32_t>(counter), c1 = static_cast<uint32_t>(counter >> 32), c2 = 0, c3 = 0;
     uint32_t k0 = key_low, k1 = key_high;
     for (int round = 0; round < 10; ++round) {
       const uint64_t product0 = uint64_t{0xD2511F53u} * c0, product1 = uint64_t{0xCD9E8D57u} * c2;
@@ -52,8 +51,7 @@ struct Mask {
       const int skip = static_cast<int>((element + done) % 4);
       const int64_t room = 4 * kBlocks - skip, left = count - done;
       const int length = static_cast<int>(left < room ? left : room);
-      random_bits(key_low, key_high, static_cast<uint64_t>((element + done) / 4),
-                  (skip + length + 3) / 4, bits);
+      random_bits(key_low, key_high, static_cast<uint64_t>((element + done) / 4), (skip + length + 3) / 4, bits);
       LN_IVDEP
       for (int k = 0; k < length; ++k) apply(done + k, (bits[skip + k] >> 8) >= threshold);
       done += length;

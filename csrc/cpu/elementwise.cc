@@ -36,21 +36,21 @@ constexpr int count_words(const char* text) {
       return gradient_formula;                                                                \
     }                                                                                         \
   };
-#define LN_BINARY(name, attributes, reads, value_formula, gradient_a, gradient_b)                \
-  struct name##_formula {                                                                        \
-    LN_FORMULA_TRAITS(2, attributes, reads)                                                      \
-    template <class T>                                                                           \
-    LN_INLINE T value([[maybe_unused]] T a, [[maybe_unused]] T b, [[maybe_unused]] const T* p) { \
-      return value_formula;                                                                      \
-    }                                                                                            \
-    template <int kArgument, class T>                                                            \
-    LN_INLINE T gradient([[maybe_unused]] T a, [[maybe_unused]] T b, [[maybe_unused]] T y,       \
-                         [[maybe_unused]] T g, [[maybe_unused]] const T* p) {                    \
-      if constexpr (kArgument == 0)                                                              \
-        return gradient_a;                                                                       \
-      else                                                                                       \
-        return gradient_b;                                                                       \
-    }                                                                                            \
+#define LN_BINARY(name, attributes, reads, value_formula, gradient_a, gradient_b)                                \
+  struct name##_formula {                                                                                        \
+    LN_FORMULA_TRAITS(2, attributes, reads)                                                                      \
+    template <class T>                                                                                           \
+    LN_INLINE T value([[maybe_unused]] T a, [[maybe_unused]] T b, [[maybe_unused]] const T* p) {                 \
+      return value_formula;                                                                                      \
+    }                                                                                                            \
+    template <int kArgument, class T>                                                                            \
+    LN_INLINE T gradient([[maybe_unused]] T a, [[maybe_unused]] T b, [[maybe_unused]] T y, [[maybe_unused]] T g, \
+                         [[maybe_unused]] const T* p) {                                                          \
+      if constexpr (kArgument == 0)                                                                              \
+        return gradient_a;                                                                                       \
+      else                                                                                                       \
+        return gradient_b;                                                                                       \
+    }                                                                                                            \
   };
 #include "../ops/elementwise.def"
 #undef LN_UNARY
@@ -64,9 +64,7 @@ struct Line {
   T* grad;
   int64_t step;
   bool single;
-  Line row(int64_t r) const {
-    return {offset(value, r * step), offset(grad, r * step), step, single};
-  }
+  Line row(int64_t r) const { return {offset(value, r * step), offset(grad, r * step), step, single}; }
   Line from(int64_t column) const {
     return single ? *this : Line{offset(value, column), offset(grad, column), step, false};
   }
@@ -77,9 +75,7 @@ struct Grid {
   int64_t rows, cols;
   Line<T> y, a, b;
   Grid row(int64_t r) const { return {1, cols, y.row(r), a.row(r), b.row(r)}; }
-  Grid part(int64_t begin, int64_t end) const {
-    return {1, end - begin, y.from(begin), a.from(begin), b.from(begin)};
-  }
+  Grid part(int64_t begin, int64_t end) const { return {1, end - begin, y.from(begin), a.from(begin), b.from(begin)}; }
 };
 
 template <class T>
@@ -94,8 +90,7 @@ Line<T> member_line(const Batch& batch, int argument, int64_t member, bool* one_
   int kind = same_shape ? int{kFull} : int{batch.broadcast[argument]};
   if (!(kind == kScalar || (kind == kFull && contiguous(piece)))) *one_span = false;
   bool steps = kind == kFull || kind == kColumn;
-  return {value_of<T>(piece), grad_of<T>(piece), steps ? piece.ld : 0,
-          kind == kColumn || kind == kScalar};
+  return {value_of<T>(piece), grad_of<T>(piece), steps ? piece.ld : 0, kind == kColumn || kind == kScalar};
 }
 template <class T>
 Grid<T> member_grid(const Batch& batch, int64_t member) {
@@ -112,16 +107,14 @@ Grid<T> member_grid(const Batch& batch, int64_t member) {
 template <class T>
 Grid<T> batch_grid(const Batch& batch) {
   const Piece& result = batch.result.matrix;
-  Grid<T> grid{
-      1, result.rows * result.cols, full_line<T>(result), {}, {nullptr, nullptr, 0, false}};
+  Grid<T> grid{1, result.rows * result.cols, full_line<T>(result), {}, {nullptr, nullptr, 0, false}};
   grid.a = full_line<T>(batch.arguments[0].matrix);
   if (batch.argument_count > 1) grid.b = full_line<T>(batch.arguments[1].matrix);
   return grid;
 }
 bool packed(const Batch& batch, const Operand& operand, const void* memory) {
   const Piece &matrix = operand.matrix, &result = batch.result.matrix;
-  return memory != nullptr && matrix.ld == matrix.cols &&
-         matrix.rows * matrix.cols == result.rows * result.cols;
+  return memory != nullptr && matrix.ld == matrix.cols && matrix.rows * matrix.cols == result.rows * result.cols;
 }
 bool values_packed(const Batch& batch) {
   for (int k = 0; k < batch.argument_count; ++k) {
@@ -175,9 +168,8 @@ struct Elementwise {
           a0(kReadsA && kSingleA ? *a : T(0)),
           b0(kReadsB && kSingleB ? *b : T(0)) {}
     __attribute__((always_inline)) T operator()(int64_t i) const {
-      return Formula::template gradient<kArgument>(
-          kReadsA && !kSingleA ? a[i] : a0, kReadsB && !kSingleB ? b[i] : b0,
-          Formula::kReadsResult ? y[i] : T(0), g[i], self.p);
+      return Formula::template gradient<kArgument>(kReadsA && !kSingleA ? a[i] : a0, kReadsB && !kSingleB ? b[i] : b0,
+                                                   Formula::kReadsResult ? y[i] : T(0), g[i], self.p);
     }
   };
 
@@ -204,8 +196,7 @@ struct Elementwise {
     } else if (grid.rows > 1 || summed) {
       for (int64_t r = 0; r < grid.rows; ++r) span(*this, grid.row(r));
     } else {
-      parallel_for(grid.cols, kGrainElements,
-                   [&](int64_t begin, int64_t end) { span(*this, grid.part(begin, end)); });
+      parallel_for(grid.cols, kGrainElements, [&](int64_t begin, int64_t end) { span(*this, grid.part(begin, end)); });
     }
   }
 
@@ -215,9 +206,8 @@ struct Elementwise {
     } else {
       // Never both: one of them then has the shape of the result.
       for_spans(grid, false, true,
-                grid.a.single
-                    ? value_span<true, false>
-                    : (grid.b.single ? value_span<false, true> : value_span<false, false>));
+                grid.a.single ? value_span<true, false>
+                              : (grid.b.single ? value_span<false, true> : value_span<false, false>));
     }
   }
 
@@ -229,9 +219,9 @@ struct Elementwise {
       for_spans(grid, false, true, gradient_span<0, false, false>);
     } else {
       for_spans(grid, to.single, to.step != 0,
-                grid.a.single ? gradient_span<kArgument, true, false>
-                              : (grid.b.single ? gradient_span<kArgument, false, true>
-                                               : gradient_span<kArgument, false, false>));
+                grid.a.single
+                    ? gradient_span<kArgument, true, false>
+                    : (grid.b.single ? gradient_span<kArgument, false, true> : gradient_span<kArgument, false, false>));
     }
   }
 };
@@ -251,11 +241,9 @@ void argument_backward(const Batch& batch) {
   const Elementwise<Formula, T> formula(batch);
   const Piece& result = batch.result.matrix;
   bool flat = all_full(batch) && packed(batch, operand, operand.matrix.grad) && result.grad &&
-              (!Formula::kReadsArguments || values_packed(batch)) &&
-              (!Formula::kReadsResult || result.value);
+              (!Formula::kReadsArguments || values_packed(batch)) && (!Formula::kReadsResult || result.value);
   if (flat) return formula.template backward<kArgument>(batch_grid<T>(batch));
-  for_members(batch, true,
-              [&](int64_t i) { formula.template backward<kArgument>(member_grid<T>(batch, i)); });
+  for_members(batch, true, [&](int64_t i) { formula.template backward<kArgument>(member_grid<T>(batch, i)); });
 }
 template <class Formula, class T>
 void elementwise_backward(const Batch& batch) {

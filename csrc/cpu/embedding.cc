@@ -6,8 +6,7 @@ namespace lazynet::cpu::LN_UNIT {
 template <class T>
 void lookup_forward(const Batch& batch) {
   const Piece& table = batch.arguments[0].pieces[0];
-  const int64_t row_cost =
-      batch.result.matrix.rows * table.cols / (batch.members + 1) + table.cols + 1;
+  const int64_t row_cost = batch.result.matrix.rows * table.cols / (batch.members + 1) + table.cols + 1;
   // Not for_members(): the size of the table says nothing of the work.
   parallel_for(batch.members, 1 + kGrainElements / row_cost, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -32,8 +31,7 @@ void lookup_shared(const Batch& batch) {
     const Piece& result = batch.result.pieces[i];
     for (int64_t j = 0; j < result.rows; ++j) {
       const int64_t id = batch.payload[i][j];
-      T* row = batch.sparse_row ? static_cast<T*>(batch.sparse_row(batch.sparse_table, id))
-                                : row_grad<T>(table, id);
+      T* row = batch.sparse_row ? static_cast<T*>(batch.sparse_row(batch.sparse_table, id)) : row_grad<T>(table, id);
       add_to(result.cols, row_grad<T>(result, j), row);
     }
   }

@@ -15,28 +15,39 @@
 namespace lazynet::cpu::LN_UNIT {
 
 // Declarations of every kernel of the table.
-#define LN_KERNEL(name, ...)                              \
-  template <class T> void name##_forward(const Batch&);   \
-  template <class T> void name##_backward(const Batch&);
-#define LN_SHARED(name, ...)                              \
-  template <class T> void name##_forward(const Batch&);   \
-  template <class T> void name##_backward(const Batch&);  \
-  template <class T> void name##_shared(const Batch&);
+#define LN_KERNEL(name, ...)         \
+  template <class T>                 \
+  void name##_forward(const Batch&); \
+  template <class T>                 \
+  void name##_backward(const Batch&);
+#define LN_SHARED(name, ...)          \
+  template <class T>                  \
+  void name##_forward(const Batch&);  \
+  template <class T>                  \
+  void name##_backward(const Batch&); \
+  template <class T>                  \
+  void name##_shared(const Batch&);
 #include "../ops/ops.def"
 
 // In a kernel file, after the definition of name_forward and name_backward (and name_shared).
-#define LN_INSTANTIATE(name)                              \
-  template void name##_forward<float>(const Batch&);      \
-  template void name##_forward<double>(const Batch&);     \
-  template void name##_backward<float>(const Batch&);     \
+#define LN_INSTANTIATE(name)                          \
+  template void name##_forward<float>(const Batch&);  \
+  template void name##_forward<double>(const Batch&); \
+  template void name##_backward<float>(const Batch&); \
   template void name##_backward<double>(const Batch&);
-#define LN_INSTANTIATE_SHARED(name)                       \
-  LN_INSTANTIATE(name)                                    \
-  template void name##_shared<float>(const Batch&);       \
+#define LN_INSTANTIATE_SHARED(name)                 \
+  LN_INSTANTIATE(name)                              \
+  template void name##_shared<float>(const Batch&); \
   template void name##_shared<double>(const Batch&);
 
-template <class T> static inline T* value_of(const Piece& piece) { return static_cast<T*>(piece.value); }
-template <class T> static inline T* grad_of(const Piece& piece) { return static_cast<T*>(piece.grad); }
+template <class T>
+static inline T* value_of(const Piece& piece) {
+  return static_cast<T*>(piece.value);
+}
+template <class T>
+static inline T* grad_of(const Piece& piece) {
+  return static_cast<T*>(piece.grad);
+}
 
 // Elements of work below which a second thread costs more than it brings.
 static constexpr int64_t kGrainElements = 16384;
@@ -57,8 +68,10 @@ static inline void for_members(const Batch& batch, bool backward, const Function
   auto range = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) function(i);
   };
-  if (serial) range(0, batch.members);
-  else parallel_for(batch.members, grain, range);
+  if (serial)
+    range(0, batch.members);
+  else
+    parallel_for(batch.members, grain, range);
 }
 
 }  // namespace lazynet::cpu::LN_UNIT

@@ -9,7 +9,9 @@ namespace {
 // x (rows, in), W (in, out) or, transposed, (out, in); W may be a view with a row stride.
 struct Linear {
   explicit Linear(const Batch& batch)
-      : x(batch.arguments[0].matrix), w(batch.arguments[1].pieces[0]), y(batch.result.matrix),
+      : x(batch.arguments[0].matrix),
+        w(batch.arguments[1].pieces[0]),
+        y(batch.result.matrix),
         transpose(batch.attributes[0] != 0) {}
   const Piece &x, &w, &y;
   bool transpose;
@@ -63,8 +65,8 @@ void matmul_forward(const Batch& batch) {
   const bool ta = batch.attributes[0] != 0, tb = batch.attributes[1] != 0;
   for_members(batch, false, [&](int64_t i) {
     const Piece &a = batch.arguments[0].pieces[i], &b = batch.arguments[1].pieces[i], &y = batch.result.pieces[i];
-    gemm_serial<T>(ta, tb, y.rows, y.cols, ta ? a.rows : a.cols, T(1), value_of<T>(a), a.ld, value_of<T>(b), b.ld,
-                   T(0), value_of<T>(y), y.ld);
+    gemm_serial<T>(ta, tb, y.rows, y.cols, ta ? a.rows : a.cols, T(1), value_of<T>(a), a.ld, value_of<T>(b), b.ld, T(0),
+                   value_of<T>(y), y.ld);
   });
 }
 
@@ -80,16 +82,16 @@ void matmul_backward(const Batch& batch) {
         gemm_serial<T>(tb, true, a.rows, a.cols, y.cols, T(1), value_of<T>(b), b.ld, dy, y.ld, T(1), grad_of<T>(a),
                        a.ld);
       else
-        gemm_serial<T>(false, !tb, a.rows, a.cols, y.cols, T(1), dy, y.ld, value_of<T>(b), b.ld, T(1),
-                       grad_of<T>(a), a.ld);
+        gemm_serial<T>(false, !tb, a.rows, a.cols, y.cols, T(1), dy, y.ld, value_of<T>(b), b.ld, T(1), grad_of<T>(a),
+                       a.ld);
     }
     if (batch.arguments[1].wants_grad) {
       if (tb)
         gemm_serial<T>(true, ta, b.rows, b.cols, y.rows, T(1), dy, y.ld, value_of<T>(a), a.ld, T(1), grad_of<T>(b),
                        b.ld);
       else
-        gemm_serial<T>(!ta, false, b.rows, b.cols, y.rows, T(1), value_of<T>(a), a.ld, dy, y.ld, T(1),
-                       grad_of<T>(b), b.ld);
+        gemm_serial<T>(!ta, false, b.rows, b.cols, y.rows, T(1), value_of<T>(a), a.ld, dy, y.ld, T(1), grad_of<T>(b),
+                       b.ld);
     }
   });
 }

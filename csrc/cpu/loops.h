@@ -36,9 +36,7 @@ template <class T>
 static inline T* row_grad(const Piece& piece, int64_t row) {
   return static_cast<T*>(piece.grad) + row * piece.ld;
 }
-static inline bool contiguous(const Piece& piece) {
-  return piece.ld == piece.cols || piece.rows <= 1;
-}
+static inline bool contiguous(const Piece& piece) { return piece.ld == piece.cols || piece.rows <= 1; }
 // The piece as one row where its memory allows, so that inner loops are long.
 static inline Piece flattened(const Piece& piece) {
   int64_t elements = piece.rows * piece.cols;
@@ -80,12 +78,10 @@ LN_FLATTEN static inline T fold_lanes(int64_t begin, int64_t end, const Function
       lanes[lane] = Fold::combine(lanes[lane], static_cast<T>(f(begin + i * kLanes + lane)));
   T rest = Fold::template identity<T>();
   const int left = static_cast<int>((end - begin) % kLanes);
-  for (int k = 0; k < left; ++k)
-    rest = Fold::combine(rest, static_cast<T>(f(begin + full * kLanes + k)));
+  for (int k = 0; k < left; ++k) rest = Fold::combine(rest, static_cast<T>(f(begin + full * kLanes + k)));
   if (full == 0) return rest;
   for (int width = kLanes / 2; width > 0; width /= 2)
-    for (int lane = 0; lane < width; ++lane)
-      lanes[lane] = Fold::combine(lanes[lane], lanes[lane + width]);
+    for (int lane = 0; lane < width; ++lane) lanes[lane] = Fold::combine(lanes[lane], lanes[lane + width]);
   return Fold::combine(lanes[0], rest);
 }
 template <class Fold, class T, class Function>
@@ -149,16 +145,14 @@ static inline void add_to(int64_t count, const T* from, T* to) {
   for (int64_t i = 0; i < count; ++i) to[i] += from[i];
 }
 template <class T>
-static inline void copy_block(const T* from, int64_t from_ld, T* to, int64_t to_ld, int64_t rows,
-                              int64_t cols) {
+static inline void copy_block(const T* from, int64_t from_ld, T* to, int64_t to_ld, int64_t rows, int64_t cols) {
   if (rows == 0 || cols == 0) return;
   if (from_ld == cols && to_ld == cols) cols *= rows, rows = 1;
   for (int64_t row = 0; row < rows; ++row)
     std::memcpy(to + row * to_ld, from + row * from_ld, static_cast<std::size_t>(cols) * sizeof(T));
 }
 template <class T>
-static inline void add_block(const T* from, int64_t from_ld, T* to, int64_t to_ld, int64_t rows,
-                             int64_t cols) {
+static inline void add_block(const T* from, int64_t from_ld, T* to, int64_t to_ld, int64_t rows, int64_t cols) {
   if (from_ld == cols && to_ld == cols) cols *= rows, rows = 1;
   for (int64_t row = 0; row < rows; ++row) add_to(cols, from + row * from_ld, to + row * to_ld);
 }

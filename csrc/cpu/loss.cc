@@ -7,8 +7,7 @@ namespace {
 // Calls function(x, result, row, class) for all rows whose class counts, ignored(...) for the
 // others.
 template <class Function, class Ignored>
-void for_classes(const Batch& batch, bool backward, const Function& function,
-                 const Ignored& ignored) {
+void for_classes(const Batch& batch, bool backward, const Function& function, const Ignored& ignored) {
   const int64_t ignored_class = static_cast<int64_t>(batch.attributes[0]);
   for_members(batch, backward, [&](int64_t i) {
     const Piece &x = batch.arguments[0].pieces[i], &result = batch.result.pieces[i];
@@ -41,8 +40,7 @@ void cross_entropy_forward(const Batch& batch) {
         const T shift = total.shift, log_scale = total.log_scale();
         T loss = log_scale - (x[target] - shift);
         if (smoothing != T(0)) {  // else 0 * infinity where logits are masked
-          const T mean = sum_over<T>(piece.cols, [=](int64_t j) { return x[j] - shift; }) /
-                         static_cast<T>(piece.cols);
+          const T mean = sum_over<T>(piece.cols, [=](int64_t j) { return x[j] - shift; }) / static_cast<T>(piece.cols);
           loss = (T(1) - smoothing) * loss + smoothing * (log_scale - mean);
         }
         value_of<T>(result)[r * result.ld] = loss;
@@ -62,8 +60,7 @@ void cross_entropy_backward(const Batch& batch) {
         const SoftmaxSum<T> total = softmax_sum(x, piece.cols);
         if (total.sum == T(0)) return;  // all logits are -inf
         const T g = *row_grad<T>(result, r);
-        const T shift = total.shift, scale = g * total.scale(),
-                uniform = g * smoothing / static_cast<T>(piece.cols);
+        const T shift = total.shift, scale = g * total.scale(), uniform = g * smoothing / static_cast<T>(piece.cols);
         LN_IVDEP
         for (int64_t j = 0; j < piece.cols; ++j) dx[j] += m::exp(x[j] - shift) * scale - uniform;
         dx[target] -= g * (T(1) - smoothing);

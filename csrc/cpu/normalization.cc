@@ -11,8 +11,7 @@ struct RowStatistics {
   RowStatistics(const T* x, int64_t cols, T epsilon) {
     const T each = T(1) / static_cast<T>(cols);
     const T center = sum_over<T>(cols, [=](int64_t j) { return x[j]; }) * each;
-    const T variance =
-        sum_over<T>(cols, [=](int64_t j) { return (x[j] - center) * (x[j] - center); }) * each;
+    const T variance = sum_over<T>(cols, [=](int64_t j) { return (x[j] - center) * (x[j] - center); }) * each;
     mean = center;
     rstd = T(1) / m::sqrt(variance + epsilon);
   }
@@ -25,8 +24,7 @@ T epsilon_of(const Batch& batch) {
 
 template <class T>
 const T* optional_value(const Batch& batch, int argument) {
-  return argument < batch.argument_count ? value_of<T>(batch.arguments[argument].pieces[0])
-                                         : nullptr;
+  return argument < batch.argument_count ? value_of<T>(batch.arguments[argument].pieces[0]) : nullptr;
 }
 template <class T>
 T* optional_grad(const Batch& batch, int argument) {
@@ -68,11 +66,9 @@ void layer_norm_backward(const Batch& batch) {
     const RowStatistics<T> row(in, x.cols, epsilon_of<T>(batch));
     const T mean = row.mean, rstd = row.rstd, each = T(1) / static_cast<T>(x.cols);
     const T mean_h = sum_over<T>(x.cols, [=](int64_t j) { return h(g, j); }) * each;
-    const T mean_hn =
-        sum_over<T>(x.cols, [=](int64_t j) { return h(g, j) * (in[j] - mean); }) * each * rstd;
+    const T mean_hn = sum_over<T>(x.cols, [=](int64_t j) { return h(g, j) * (in[j] - mean); }) * each * rstd;
     LN_IVDEP
-    for (int64_t j = 0; j < x.cols; ++j)
-      dx[j] += rstd * (h(g, j) - mean_h - (in[j] - mean) * rstd * mean_hn);
+    for (int64_t j = 0; j < x.cols; ++j) dx[j] += rstd * (h(g, j) - mean_h - (in[j] - mean) * rstd * mean_hn);
   };
   for_members(batch, true, [&](int64_t i) {
     const Piece &x = batch.arguments[0].pieces[i], &result = batch.result.pieces[i];

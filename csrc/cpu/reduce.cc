@@ -6,9 +6,7 @@ namespace lazynet::cpu::LN_UNIT {
 namespace {
 
 enum Axis { kOverRows = 0, kOverCols = 1, kOverAll = 2 };
-Axis axis_of(const Batch& batch) {
-  return static_cast<Axis>(static_cast<int>(batch.attributes[0]));
-}
+Axis axis_of(const Batch& batch) { return static_cast<Axis>(static_cast<int>(batch.attributes[0])); }
 
 // Elements that go into one element of the result.
 int64_t group_size(const Piece& x, Axis axis) {
@@ -123,8 +121,7 @@ void extremum_backward(const Batch& batch) {
   const Axis axis = axis_of(batch);
   if (!argument.wants_grad) return;
   for_members(batch, true, [&](int64_t i) {
-    if (argument.pieces[i].grad)
-      extremum_gradient<T>(argument.pieces[i], batch.result.pieces[i], axis);
+    if (argument.pieces[i].grad) extremum_gradient<T>(argument.pieces[i], batch.result.pieces[i], axis);
   });
 }
 

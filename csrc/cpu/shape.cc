@@ -33,8 +33,7 @@ void for_tiles(int64_t rows, int64_t cols, const Visit& visit) {
 
 // Calls visit(piece, offset of its first element in the result) for all pieces of member i's list.
 template <class Visit>
-void for_parts(const Operand& list, int64_t member, bool side_by_side, int64_t result_ld,
-               const Visit& visit) {
+void for_parts(const Operand& list, int64_t member, bool side_by_side, int64_t result_ld, const Visit& visit) {
   int64_t start = 0;
   for (int64_t k = list.begin[member]; k < list.begin[member + 1]; ++k) {
     const Piece& part = list.pieces[k];
@@ -47,11 +46,9 @@ template <class T>
 void concat_forward(const Batch& batch, bool side_by_side) {
   for_members(batch, false, [&](int64_t i) {
     const Piece& result = batch.result.pieces[i];
-    for_parts(batch.arguments[0], i, side_by_side, result.ld,
-              [&](const Piece& part, int64_t start) {
-                copy_block(value_of<T>(part), part.ld, value_of<T>(result) + start, result.ld,
-                           part.rows, part.cols);
-              });
+    for_parts(batch.arguments[0], i, side_by_side, result.ld, [&](const Piece& part, int64_t start) {
+      copy_block(value_of<T>(part), part.ld, value_of<T>(result) + start, result.ld, part.rows, part.cols);
+    });
   });
 }
 template <class T>
@@ -59,12 +56,9 @@ void concat_backward(const Batch& batch, bool side_by_side) {
   if (!batch.arguments[0].wants_grad) return;
   for_members(batch, true, [&](int64_t i) {
     const Piece& result = batch.result.pieces[i];
-    for_parts(batch.arguments[0], i, side_by_side, result.ld,
-              [&](const Piece& part, int64_t start) {
-                if (part.grad)
-                  add_block(grad_of<T>(result) + start, result.ld, grad_of<T>(part), part.ld,
-                            part.rows, part.cols);
-              });
+    for_parts(batch.arguments[0], i, side_by_side, result.ld, [&](const Piece& part, int64_t start) {
+      if (part.grad) add_block(grad_of<T>(result) + start, result.ld, grad_of<T>(part), part.ld, part.rows, part.cols);
+    });
   });
 }
 
@@ -90,8 +84,7 @@ void copy_forward(const Batch& batch) {
   for_members(batch, false, [&](int64_t i) {
     const Piece &x = batch.arguments[0].pieces[i], &y = batch.result.pieces[i];
     for_runs(x, y, [&](int64_t from, int64_t to, int64_t length) {
-      std::memcpy(value_of<T>(y) + to, value_of<T>(x) + from,
-                  static_cast<std::size_t>(length) * sizeof(T));
+      std::memcpy(value_of<T>(y) + to, value_of<T>(x) + from, static_cast<std::size_t>(length) * sizeof(T));
     });
   });
 }
@@ -114,8 +107,7 @@ void transpose_forward(const Batch& batch) {
     const Piece &x = batch.arguments[0].pieces[i], &result = batch.result.pieces[i];
     const T* in = value_of<T>(x);
     T* y = value_of<T>(result);
-    for_tiles(result.rows, result.cols,
-              [&](int64_t r, int64_t c) { y[r * result.ld + c] = in[c * x.ld + r]; });
+    for_tiles(result.rows, result.cols, [&](int64_t r, int64_t c) { y[r * result.ld + c] = in[c * x.ld + r]; });
   });
 }
 template <class T>
@@ -126,8 +118,7 @@ void transpose_backward(const Batch& batch) {
     if (!x.grad) return;
     const T* g = grad_of<T>(result);
     T* dx = grad_of<T>(x);
-    for_tiles(x.rows, x.cols,
-              [&](int64_t r, int64_t c) { dx[r * x.ld + c] += g[c * result.ld + r]; });
+    for_tiles(x.rows, x.cols, [&](int64_t r, int64_t c) { dx[r * x.ld + c] += g[c * result.ld + r]; });
   });
 }
 LN_INSTANTIATE(transpose)

@@ -6,9 +6,7 @@ namespace lazynet::cpu::LN_UNIT {
 namespace {
 
 enum Axis { kOverRows = 0, kOverCols = 1, kOverAll = 2 };
-Axis axis_of(const Batch& batch) {
-  return static_cast<Axis>(static_cast<int>(batch.attributes[0]));
-}
+Axis axis_of(const Batch& batch) { return static_cast<Axis>(static_cast<int>(batch.attributes[0])); }
 
 // The softmax sums of at most kColumnBlock columns.
 template <class T>
@@ -16,8 +14,7 @@ struct ColumnSums {
   T shift[kColumnBlock], scale[kColumnBlock], log_scale[kColumnBlock], log_sum_exp[kColumnBlock];
   ColumnSums(const Piece& x, int64_t first, int64_t width) {
     T sum[kColumnBlock];
-    fold_rows<Max, T>([&](int64_t r) { return row_value<T>(x, r) + first; }, 0, x.rows, width,
-                      shift);
+    fold_rows<Max, T>([&](int64_t r) { return row_value<T>(x, r) + first; }, 0, x.rows, width, shift);
     for (int64_t j = 0; j < width; ++j) shift[j] = softmax_shift(shift[j]), sum[j] = T(0);
     for (int64_t r = 0; r < x.rows; ++r) {
       const T* in = row_value<T>(x, r) + first;
@@ -71,9 +68,8 @@ void softmax_forward(const Batch& batch) {
   const Axis axis = axis_of(batch);
   for_pairs(batch, false, [&](const Piece& x, const Piece& y) {
     if (axis == kOverCols)
-      return for_rows(x.rows, x.cols, [&](int64_t r) {
-        softmax_row(row_value<T>(x, r), x.cols, value_of<T>(y) + r * y.ld);
-      });
+      return for_rows(x.rows, x.cols,
+                      [&](int64_t r) { softmax_row(row_value<T>(x, r), x.cols, value_of<T>(y) + r * y.ld); });
     for_column_blocks(x.cols, [&](int64_t first, int64_t width) {
       const ColumnSums<T> sums(x, first, width);
       for (int64_t r = 0; r < x.rows; ++r) {
@@ -161,8 +157,7 @@ void log_softmax_backward(const Batch& batch) {
         const T *y = row_value<T>(result, r) + first, *g = row_grad<T>(result, r) + first;
         T* dx = row_grad<T>(x, r) + first;
         LN_IVDEP
-        for (int64_t j = 0; j < width; ++j)
-          dx[j] += count[j] == T(0) ? T(0) : g[j] - m::exp(y[j]) * total[j];
+        for (int64_t j = 0; j < width; ++j) dx[j] += count[j] == T(0) ? T(0) : g[j] - m::exp(y[j]) * total[j];
       }
     });
   });
@@ -172,15 +167,12 @@ LN_INSTANTIATE(log_softmax)
 template <class T>
 void logsumexp_forward(const Batch& batch) {
   const Axis axis = axis_of(batch);
-  const auto log_sum_exp = [](const SoftmaxSum<T>& total) {
-    return total.shift + m::log(total.sum);
-  };
+  const auto log_sum_exp = [](const SoftmaxSum<T>& total) { return total.shift + m::log(total.sum); };
   for_pairs(batch, false, [&](const Piece& x, const Piece& result) {
     T* y = value_of<T>(result);
     if (axis == kOverCols) {
-      for_rows(x.rows, x.cols, [&](int64_t r) {
-        y[r * result.ld] = log_sum_exp(softmax_sum(row_value<T>(x, r), x.cols));
-      });
+      for_rows(x.rows, x.cols,
+               [&](int64_t r) { y[r * result.ld] = log_sum_exp(softmax_sum(row_value<T>(x, r), x.cols)); });
     } else if (axis == kOverRows) {
       for_column_blocks(x.cols, [&](int64_t first, int64_t width) {
         const ColumnSums<T> sums(x, first, width);
@@ -207,8 +199,7 @@ void logsumexp_backward(const Batch& batch) {
   for_pairs(batch, true, [&](const Piece& x, const Piece& result) {
     for_rows(x.rows, x.cols, [&](int64_t r) {
       const int64_t row = axis == kOverCols ? r : 0;
-      const T *in = row_value<T>(x, r), *y = row_value<T>(result, row),
-              *g = row_grad<T>(result, row);
+      const T *in = row_value<T>(x, r), *y = row_value<T>(result, row), *g = row_grad<T>(result, row);
       T* dx = row_grad<T>(x, r);
       if (axis == kOverRows) {
         LN_IVDEP
@@ -235,8 +226,7 @@ T sparsemax_threshold(const T* x, int64_t count, T maximum) {
     const T t = threshold;
     const T left = sum_over<T>(count, [=](int64_t i) { return x[i] - maximum > t ? T(1) : T(0); });
     if (!(left > T(0)) || left >= size) return threshold;
-    const T sum =
-        sum_over<T>(count, [=](int64_t i) { return x[i] - maximum > t ? x[i] - maximum : T(0); });
+    const T sum = sum_over<T>(count, [=](int64_t i) { return x[i] - maximum > t ? x[i] - maximum : T(0); });
     size = left;
     threshold = (sum - T(1)) / left;
   }
@@ -254,8 +244,7 @@ void sparsemax_forward(const Batch& batch) {
       const bool masked = maximum == -kInfinity<T>;
       const T threshold = masked ? T(0) : sparsemax_threshold(in, x.cols, maximum);
       LN_IVDEP
-      for (int64_t j = 0; j < x.cols; ++j)
-        y[j] = masked ? T(0) : m::positive(in[j] - maximum - threshold);
+      for (int64_t j = 0; j < x.cols; ++j) y[j] = masked ? T(0) : m::positive(in[j] - maximum - threshold);
     });
   });
 }

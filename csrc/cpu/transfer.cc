@@ -69,8 +69,7 @@ struct UpdateArrays {
 template <class T>
 void update_sgd(const UpdateConstants& h, const UpdateArrays<T>& a, int64_t begin, int64_t end) {
   const T rate = static_cast<T>(h.learning_rate), momentum = static_cast<T>(h.momentum);
-  const T fresh = h.first ? T(1) : static_cast<T>(1 - h.dampening),
-          kept = h.first ? T(0) : momentum;
+  const T fresh = h.first ? T(1) : static_cast<T>(1 - h.dampening), kept = h.first ? T(0) : momentum;
   T *value = a.value, *buffer = a.m;
   const T *grad = a.grad, scale = a.scale, decay = a.decay;
   if (h.momentum == 0) {
@@ -90,8 +89,7 @@ void update_sgd(const UpdateConstants& h, const UpdateArrays<T>& a, int64_t begi
 }
 
 template <class T>
-void update_adagrad(const UpdateConstants& h, const UpdateArrays<T>& a, int64_t begin,
-                    int64_t end) {
+void update_adagrad(const UpdateConstants& h, const UpdateArrays<T>& a, int64_t begin, int64_t end) {
   const T rate = static_cast<T>(h.learning_rate), epsilon = static_cast<T>(h.epsilon);
   T *value = a.value, *squares = a.m;
   const T *grad = a.grad, scale = a.scale, decay = a.decay;
@@ -105,10 +103,8 @@ void update_adagrad(const UpdateConstants& h, const UpdateArrays<T>& a, int64_t 
 
 // Adam, and AdamW, whose decay shrinks the value instead of adding to the gradient.
 template <class T>
-void update_adam(const UpdateConstants& h, const UpdateArrays<T>& a, bool decoupled, int64_t begin,
-                 int64_t end) {
-  const T rate = static_cast<T>(h.learning_rate / h.correction1),
-          epsilon = static_cast<T>(h.epsilon);
+void update_adam(const UpdateConstants& h, const UpdateArrays<T>& a, bool decoupled, int64_t begin, int64_t end) {
+  const T rate = static_cast<T>(h.learning_rate / h.correction1), epsilon = static_cast<T>(h.epsilon);
   const T beta1 = static_cast<T>(h.beta1), fresh1 = static_cast<T>(1 - h.beta1);
   const T beta2 = static_cast<T>(h.beta2), fresh2 = static_cast<T>(1 - h.beta2);
   const T root = static_cast<T>(1 / __builtin_sqrt(h.correction2));
@@ -129,8 +125,7 @@ void update_adam(const UpdateConstants& h, const UpdateArrays<T>& a, bool decoup
 template <class T>
 void gather(const Piece* pieces, int64_t count, void* packed) {
   for_packed(pieces, count, false, [=](const Piece& piece, int64_t start) {
-    copy_block(value_of<T>(piece), piece.ld, static_cast<T*>(packed) + start, piece.cols,
-               piece.rows, piece.cols);
+    copy_block(value_of<T>(piece), piece.ld, static_cast<T*>(packed) + start, piece.cols, piece.rows, piece.cols);
   });
 }
 
@@ -138,8 +133,7 @@ template <class T>
 void scatter_add(const void* packed, const Piece* pieces, int64_t count, bool overlapping) {
   for_packed(pieces, count, overlapping, [=](const Piece& piece, int64_t start) {
     if (piece.grad)
-      add_block(static_cast<const T*>(packed) + start, piece.cols, grad_of<T>(piece), piece.ld,
-                piece.rows, piece.cols);
+      add_block(static_cast<const T*>(packed) + start, piece.cols, grad_of<T>(piece), piece.ld, piece.rows, piece.cols);
   });
 }
 
@@ -165,19 +159,16 @@ int64_t first_non_finite(const void* matrix, int64_t rows, int64_t cols, int64_t
     if (found < 0) return;
     int64_t seen = __atomic_load_n(&first, __ATOMIC_RELAXED);
     while (r * width + found < seen &&
-           !__atomic_compare_exchange_n(&first, &seen, r * width + found, false, __ATOMIC_RELAXED,
-                                        __ATOMIC_RELAXED)) {
+           !__atomic_compare_exchange_n(&first, &seen, r * width + found, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
   });
   return first == total ? -1 : first;
 }
 
 template <class T>
-void update(int kind, const UpdateConstants& h, int64_t count, void* value, void* grad, void* m,
-            void* v) {
-  const UpdateArrays<T> arrays{static_cast<T*>(value),  static_cast<T*>(m),
-                               static_cast<T*>(v),      static_cast<const T*>(grad),
-                               static_cast<T>(h.scale), static_cast<T>(h.weight_decay)};
+void update(int kind, const UpdateConstants& h, int64_t count, void* value, void* grad, void* m, void* v) {
+  const UpdateArrays<T> arrays{static_cast<T*>(value),      static_cast<T*>(m),      static_cast<T*>(v),
+                               static_cast<const T*>(grad), static_cast<T>(h.scale), static_cast<T>(h.weight_decay)};
   parallel_for(count, kGrainElements, [&](int64_t begin, int64_t end) {
     switch (kind) {
       case LN_SGD:

@@ -11,14 +11,30 @@ std::vector<ArgumentInfo> parse_roles(const char* roles) {
   std::vector<ArgumentInfo> arguments;
   for (const char* letter = roles; *letter; ++letter) {
     switch (*letter) {
-      case 's': arguments.push_back({Role::kShared, false, false, false, false}); break;
-      case 'r': arguments.push_back({Role::kRagged, false, false, false, false}); break;
-      case 'R': arguments.push_back({Role::kRagged, true, false, false, false}); break;
-      case 'f': arguments.push_back({Role::kFlat, false, false, false, false}); break;
-      case 'p': arguments.push_back({Role::kFree, false, false, false, false}); break;
-      case '?': arguments.back().optional = true; break;
-      case '+': arguments.back().list = arguments.back().counted = true; break;
-      case '*': arguments.back().list = true; break;
+      case 's':
+        arguments.push_back({Role::kShared, false, false, false, false});
+        break;
+      case 'r':
+        arguments.push_back({Role::kRagged, false, false, false, false});
+        break;
+      case 'R':
+        arguments.push_back({Role::kRagged, true, false, false, false});
+        break;
+      case 'f':
+        arguments.push_back({Role::kFlat, false, false, false, false});
+        break;
+      case 'p':
+        arguments.push_back({Role::kFree, false, false, false, false});
+        break;
+      case '?':
+        arguments.back().optional = true;
+        break;
+      case '+':
+        arguments.back().list = arguments.back().counted = true;
+        break;
+      case '*':
+        arguments.back().list = true;
+        break;
     }
   }
   return arguments;
@@ -57,12 +73,10 @@ OpInfo make(int id, const char* name, const char* family, const char* roles, con
 
 #define LN_STRING(x) #x
 const OpInfo kTable[kOpCount] = {
-#define LN_KERNEL(name, family, roles, attributes, rule, reads)                                             \
-  make(kOp_##name, #name, LN_STRING(family), roles, attributes, &shape_rules::rule, reads, OpKind::kKernel, \
-       false),
-#define LN_SHARED(name, family, roles, attributes, rule, reads)                                             \
-  make(kOp_##name, #name, LN_STRING(family), roles, attributes, &shape_rules::rule, reads, OpKind::kKernel, \
-       true),
+#define LN_KERNEL(name, family, roles, attributes, rule, reads) \
+  make(kOp_##name, #name, LN_STRING(family), roles, attributes, &shape_rules::rule, reads, OpKind::kKernel, false),
+#define LN_SHARED(name, family, roles, attributes, rule, reads) \
+  make(kOp_##name, #name, LN_STRING(family), roles, attributes, &shape_rules::rule, reads, OpKind::kKernel, true),
 #define LN_VIEW(name, family, roles, attributes, rule) \
   make(kOp_##name, #name, LN_STRING(family), roles, attributes, &shape_rules::rule, "", OpKind::kView, false),
 #define LN_SOURCE(name, family, attributes) \

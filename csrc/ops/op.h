@@ -32,10 +32,10 @@ using ShapeRule = Shape (*)(const ShapeRequest&);
 
 struct ArgumentInfo {
   Role role;
-  bool packed;    // the kernel needs one matrix with all rows
+  bool packed;  // the kernel needs one matrix with all rows
   bool optional;
-  bool list;      // the last argument may be a list ...
-  bool counted;   // ... whose every member adds to the signature
+  bool list;     // the last argument may be a list ...
+  bool counted;  // ... whose every member adds to the signature
 };
 
 struct OpInfo {
@@ -46,14 +46,14 @@ struct OpInfo {
   const char* attributes;
   const char* backward_reads;
   OpKind kind;
-  bool has_shared;             // has a kernel for the gradients of shared arguments
-  bool flat;                   // elementwise: every argument is flat
-  bool reads_arguments;        // in backward
-  bool reads_result;           // in backward
+  bool has_shared;       // has a kernel for the gradients of shared arguments
+  bool flat;             // elementwise: every argument is flat
+  bool reads_arguments;  // in backward
+  bool reads_result;     // in backward
   ShapeRule shape_rule;
   std::vector<ArgumentInfo> arguments;
   int minimum_arguments;
-  int maximum_arguments;       // -1: a list
+  int maximum_arguments;  // -1: a list
   int attribute_count;
 };
 

@@ -124,9 +124,7 @@ Shape constant_shape(const ShapeRequest& request) {
   return result;
 }
 
-Shape transpose_shape(const ShapeRequest& request) {
-  return {request.arguments[0].cols, request.arguments[0].rows};
-}
+Shape transpose_shape(const ShapeRequest& request) { return {request.arguments[0].cols, request.arguments[0].rows}; }
 
 Shape concat_cols_shape(const ShapeRequest& request) {
   Shape result = request.arguments[0];
@@ -160,9 +158,12 @@ Shape sum_nodes_shape(const ShapeRequest& request) {
 Shape reduce_shape(const ShapeRequest& request) {
   const Shape& x = request.arguments[0];
   switch (axis_of(request)) {
-    case 0: return {1, x.cols};
-    case 1: return {x.rows, 1};
-    default: return {1, 1};
+    case 0:
+      return {1, x.cols};
+    case 1:
+      return {x.rows, 1};
+    default:
+      return {1, 1};
   }
 }
 
@@ -191,8 +192,8 @@ Shape class_loss_shape(const ShapeRequest& request) {
   for (int64_t i = 0; i < request.payload_count; ++i) {
     const int64_t target = request.payload[i];
     if (target != ignored && (target < 0 || target >= x.cols))
-      fail(LN_INDEX_ERROR, request.op, ": target ", target, " of row ", i, "; targets must be at least 0 and less than ",
-           x.cols, ", the number of cols, or the ignored ", ignored);
+      fail(LN_INDEX_ERROR, request.op, ": target ", target, " of row ", i,
+           "; targets must be at least 0 and less than ", x.cols, ", the number of cols, or the ignored ", ignored);
   }
   return {x.rows, 1};
 }

@@ -17,13 +17,13 @@ namespace {
 
 std::atomic<int64_t> checks{0};
 
-#define CHECK(condition)                                                                              \
-  do {                                                                                                \
-    ++checks;                                                                                         \
-    if (!(condition)) {                                                                               \
+#define CHECK(condition)                                                                                       \
+  do {                                                                                                         \
+    ++checks;                                                                                                  \
+    if (!(condition)) {                                                                                        \
       std::fprintf(stderr, "%s:%d: %s\nlast error: %s\n", __FILE__, __LINE__, #condition, ln_error_message()); \
-      std::exit(1);                                                                                   \
-    }                                                                                                 \
+      std::exit(1);                                                                                            \
+    }                                                                                                          \
   } while (0)
 
 constexpr int kDim = 6, kWords = 11;
@@ -64,28 +64,40 @@ int64_t build(ln_graph* graph, const Model& model, unsigned seed) {
   const int64_t weight = ln_parameter_handle(model.weight), bias = ln_parameter_handle(model.bias);
   const double transpose = 1;
   std::vector<int64_t> rows, losses;
-  for (int i = 0; i < 12; ++i) rows.push_back(ln_add1_id(graph, op("lookup"), ln_parameter_handle(model.table), pick(kWords)));
+  for (int i = 0; i < 12; ++i)
+    rows.push_back(ln_add1_id(graph, op("lookup"), ln_parameter_handle(model.table), pick(kWords)));
   for (int i = 0; i < 120; ++i) {
     const int64_t a = rows[pick(rows.size())], b = rows[pick(rows.size())], pair[] = {a, b};
     int64_t made = LN_FAILED;
     switch (pick(8)) {
-      case 0: made = ln_add2(graph, op("add"), a, bias); break;
-      case 1: made = ln_add2(graph, op("mul"), a, b); break;
-      case 2: made = ln_add1(graph, op("tanh"), a); break;
+      case 0:
+        made = ln_add2(graph, op("add"), a, bias);
+        break;
+      case 1:
+        made = ln_add2(graph, op("mul"), a, b);
+        break;
+      case 2:
+        made = ln_add1(graph, op("tanh"), a);
+        break;
       case 3: {
         const int64_t both = ln_add(graph, op("concat_cols"), pair, 2, nullptr, 0, nullptr, 0);
         const int64_t arguments[] = {both, weight, bias};
         made = ln_add(graph, op("linear"), arguments, 3, &transpose, 1, nullptr, 0);
         break;
       }
-      case 4: made = ln_add1_x(graph, op("softmax"), a, 1); break;
-      case 5: made = ln_add(graph, op("sum_nodes"), pair, 2, &transpose, 1, nullptr, 0); break;
+      case 4:
+        made = ln_add1_x(graph, op("softmax"), a, 1);
+        break;
+      case 5:
+        made = ln_add(graph, op("sum_nodes"), pair, 2, &transpose, 1, nullptr, 0);
+        break;
       case 6: {
         const int64_t both = ln_add(graph, op("concat_cols"), pair, 2, nullptr, 0, nullptr, 0);
         made = ln_add_slice(graph, both, 0, 1, 2, kDim);
         break;
       }
-      default: made = ln_add1_x(graph, op("dropout"), a, 0.3);
+      default:
+        made = ln_add1_x(graph, op("dropout"), a, 0.3);
     }
     CHECK(made > 0);
     rows.push_back(made);
@@ -112,7 +124,8 @@ Result gradients_of(const Model& model) {
   std::vector<double> values(rows.size() * kDim);
   CHECK(ln_parameter_sparse_gradient(model.table, rows.data(), values.data()) == LN_OK);
   result.gradient.insert(result.gradient.end(), values.begin(), values.end());
-  for (ln_parameter* parameter : {model.table, model.weight, model.bias}) CHECK(ln_parameter_zero_gradient(parameter) == LN_OK);
+  for (ln_parameter* parameter : {model.table, model.weight, model.bias})
+    CHECK(ln_parameter_zero_gradient(parameter) == LN_OK);
   return result;
 }
 

@@ -30,17 +30,14 @@ class LSTMState(NamedTuple):
 # ---- one step, from the projected input: the equations of the papers
 
 
-def _rnn_step(x: Node, h: Node | None, hidden: Callable[[Node], Node], activation: Callable[[Node], Node]) -> Node:
-    return activation(x if h is None else x + hidden(h))
+def _rnn_step(x: Node, h: Node, hidden: Callable[[Node], Node], activation: Callable[[Node], Node]) -> Node:
+    return activation(x + hidden(h))
 
 
-def _lstm_step(x: Node, state: LSTMState | None, hidden: Callable[[Node], Node]) -> LSTMState:
+def _lstm_step(x: Node, state: LSTMState, hidden: Callable[[Node], Node]) -> LSTMState:
     """Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000; gates i f g o."""
-    gates = x if state is None else x + hidden(state.h)
-    i, f, g, o = split(gates, 4)
-    c = sigmoid(i) * tanh(g)
-    if state is not None:
-        c = sigmoid(f) * state.c + c
+    i, f, g, o = split(x + hidden(state.h), 4)
+    c = sigmoid(f) * state.c + sigmoid(i) * tanh(g)
     return LSTMState(sigmoid(o) * tanh(c), c)
 
 
@@ -103,7 +100,7 @@ class RNNCell(_Cell[Node]):
 
     def forward(self, x: Node, h: Node | None = None) -> Node:
         """One step; h is zero where it is left out."""
-        return _rnn_step(self._input(x), h or self._zero(x), self._hidden, self.activation)
+        return _rnn_step(self._input(x), self._zero(x) if h is None else h, self._hidden, self.activation)
 
 
 class LSTMCell(_Cell[LSTMState]):

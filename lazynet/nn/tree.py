@@ -94,7 +94,5 @@ class ChildSumTreeLSTMCell(Module):
             return _memory(iou)
         h = sum([child.h for child in children])
         own = linear(x, self.weight_f, self.bias_f, transpose=True)
-        kept = [
-            sigmoid(own + linear(child.h, self.hidden_f, transpose=True)) * child.c for child in children
-        ]
+        kept = [sigmoid(own + linear(child.h, self.hidden_f, transpose=True)) * child.c for child in children]
         return _memory(iou + linear(h, self.hidden_iou, transpose=True), sum(kept))

@@ -324,29 +324,36 @@ def _binary_attribute(name: str, op_id: int, a: Any, b: Any, attribute: float) -
     return settle(graph, handle, a, b)
 
 
+def _of_node(name: str, a: Any, b: Any, left: str, right: str) -> Node:
+    """The operator method of whichever of the two is a node."""
+    graph_of(name, a, b)
+    node: Node = getattr(a, left)(b) if isinstance(a, Node) else getattr(b, right)(a)
+    return node
+
+
 def add(a: Any, b: Any) -> Node:
     """a + b, with rows, columns and scalars repeated where sizes of 1 meet larger ones."""
-    return a + b if isinstance(a, Node) else graph_of("add", a, b) and b.__radd__(a)
+    return _of_node("add", a, b, "__add__", "__radd__")
 
 
 def sub(a: Any, b: Any) -> Node:
     """a - b, broadcast as in :func:`add`."""
-    return a - b if isinstance(a, Node) else graph_of("sub", a, b) and b.__rsub__(a)
+    return _of_node("sub", a, b, "__sub__", "__rsub__")
 
 
 def mul(a: Any, b: Any) -> Node:
     """a · b elementwise, broadcast as in :func:`add`."""
-    return a * b if isinstance(a, Node) else graph_of("mul", a, b) and b.__rmul__(a)
+    return _of_node("mul", a, b, "__mul__", "__rmul__")
 
 
 def div(a: Any, b: Any) -> Node:
     """a / b, broadcast as in :func:`add`."""
-    return a / b if isinstance(a, Node) else graph_of("div", a, b) and b.__rtruediv__(a)
+    return _of_node("div", a, b, "__truediv__", "__rtruediv__")
 
 
 def pow(a: Any, b: Any) -> Node:
     """aᵇ, broadcast as in :func:`add`."""
-    return a**b if isinstance(a, Node) else graph_of("pow", a, b) and b.__rpow__(a)
+    return _of_node("pow", a, b, "__pow__", "__rpow__")
 
 
 def minimum(a: Any, b: Any) -> Node:

@@ -46,5 +46,3 @@ def lookup(graph: Graph, table: Parameter, ids: Any) -> Node:
         misuse("lookup", graph, table, ids)
     except (errors.NodeIndexError, OverflowError) as error:
         raise errors.NodeIndexError(f"{error} (table {table.name or 'without a name'!r})") from None
-
-

@@ -36,7 +36,13 @@ def _reduced(name: str, loss: Node, reduction: str) -> Node:
 
 
 def _by_class(
-    name: str, op_id: int, x: Node, target: Any, reduction: str, ignore_index: int, attributes: tuple[float, ...]
+    name: str,
+    op_id: int,
+    x: Node,
+    target: Any,
+    reduction: str,
+    ignore_index: int,
+    attributes: tuple[float, ...],
 ) -> Node:
     _check_reduction(name, reduction)
     if not isinstance(x, Node):
@@ -53,7 +59,12 @@ def _by_class(
 
 
 def cross_entropy(
-    logits: Node, target: Any, *, reduction: str = "mean", ignore_index: int = -100, label_smoothing: float = 0.0
+    logits: Node,
+    target: Any,
+    *,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
 ) -> Node:
     """-log softmax(logits)[target] of every row.
 
@@ -76,9 +87,7 @@ def cross_entropy(
     return _by_class("cross_entropy", _CROSS_ENTROPY, logits, target, reduction, ignore_index, attributes)
 
 
-def nll_loss(
-    log_probabilities: Node, target: Any, *, reduction: str = "mean", ignore_index: int = -100
-) -> Node:
+def nll_loss(log_probabilities: Node, target: Any, *, reduction: str = "mean", ignore_index: int = -100) -> Node:
     """-log_probabilities[target] of every row; arguments as in :func:`cross_entropy`."""
     attributes = (float(ignore_index),)
     return _by_class("nll_loss", _NLL_LOSS, log_probabilities, target, reduction, ignore_index, attributes)

@@ -140,7 +140,7 @@ class SGD(Optimizer):
     """Stochastic gradient descent with momentum, as ``torch.optim.SGD`` defines it (Sutskever et al. 2013)."""
 
     _kind = 0
-    _slots = ("momentum",)
+    _slots: tuple[str, ...] = ("momentum",)
 
     def __init__(
         self,
@@ -152,7 +152,12 @@ class SGD(Optimizer):
         nesterov: bool = False,
     ) -> None:
         super().__init__(
-            parameters, lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov
+            parameters,
+            lr,
+            momentum=momentum,
+            dampening=dampening,
+            weight_decay=weight_decay,
+            nesterov=nesterov,
         )
         if momentum == 0:
             self._slots = ()
@@ -184,9 +189,7 @@ class Adam(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(
-            parameters, lr, beta1=betas[0], beta2=betas[1], epsilon=eps, weight_decay=weight_decay
-        )
+        super().__init__(parameters, lr, beta1=betas[0], beta2=betas[1], epsilon=eps, weight_decay=weight_decay)
 
 
 class AdamW(Adam):
