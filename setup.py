@@ -6,7 +6,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 CORE = ["csrc", "csrc/ops"]
@@ -63,6 +63,9 @@ class BuildCore(build_ext):
     """Compiles the core's objects in parallel, those that are out of date, and links them into the module."""
 
     def build_extension(self, ext):
+        if ext.name == "lazynet._nodes":
+            super().build_extension(ext)
+            return
         known = {}
         extra = os.environ.get("LAZYNET_CXXFLAGS", "").split()
 
@@ -81,4 +84,11 @@ class BuildCore(build_ext):
         super().build_extension(ext)
 
 
-setup(cmdclass={"build_ext": BuildCore}, cffi_modules=["lazynet/_build.py:ffi"])
+nodes = Extension(
+    "lazynet._nodes",
+    ["csrc/python/nodes.cc"],
+    depends=["csrc/lazynet.h"],
+    extra_compile_args=["-std=c++17", "-O2", "-fvisibility=hidden"],
+    language="c++",
+)
+setup(ext_modules=[nodes], cmdclass={"build_ext": BuildCore}, cffi_modules=["lazynet/_build.py:ffi"])

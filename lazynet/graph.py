@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import anomaly, errors
+from . import _nodes, anomaly, errors
 from ._core import DTYPES, check, dtype_code, ffi, last_error, lib, pointer
 
 if TYPE_CHECKING:
@@ -23,18 +23,16 @@ _PACKAGE = str(Path(__file__).resolve().parent)
 _add1, _add2, _add1_x, _add1_xx = lib.ln_add1, lib.ln_add2, lib.ln_add1_x, lib.ln_add1_xx
 _add_slice = lib.ln_add_slice
 _op = lib.ln_op_id
-_ADD, _SUB, _MUL, _DIV, _POW = _op(b"add"), _op(b"sub"), _op(b"mul"), _op(b"div"), _op(b"pow")
+_POW = _op(b"pow")
+_ARITHMETIC = {name: _op(name.encode()) for name in ("add", "sub", "mul", "div")}
 _ADD_SCALAR, _MUL_SCALAR, _RSUB_SCALAR = _op(b"add_scalar"), _op(b"mul_scalar"), _op(b"rsub_scalar")
 _RDIV_SCALAR, _POW_SCALAR, _RPOW_SCALAR = _op(b"rdiv_scalar"), _op(b"pow_scalar"), _op(b"rpow_scalar")
 _NEG, _MATMUL, _LINEAR, _TRANSPOSE = _op(b"neg"), _op(b"matmul"), _op(b"linear"), _op(b"transpose")
 _CONSTANT = _op(b"constant")
 
 
-class Node:
+class Node(_nodes.Handle):
     """One operation applied to other nodes of one example: a light handle, not the value.
-
-    There is no ``__init__``: making a node is the most frequent thing that Python does here, and filling the two slots
-    in place takes half the time of a call. Only operators make nodes.
 
     Nodes are made by the functions of :mod:`lazynet` and by ``graph.input``; a node belongs to its graph and becomes
     stale when the graph is cleared. Its shape is ``(rows, cols)``; a vector is one row.
@@ -43,13 +41,10 @@ class Node:
     repeated where sizes of 1 meet larger ones. ``x[i]``, ``x[i:j]``, ``x[:, a:b]`` are views and cost no copy.
     """
 
-    __slots__ = ("_handle", "graph")
+    __slots__ = ()
 
     # NumPy arrays leave operators with a node on the right to the node.
     __array_ufunc__ = None
-
-    graph: Graph
-    _handle: int
 
     # ---- looking
 
@@ -144,88 +139,23 @@ class Node:
 
     # ---- arithmetic
 
+    # + - * / are in csrc/python/nodes.cc; _arithmetic() below has what they leave to Python.
+
     def _binary(self, other: Any, op: int, name: str, swap: bool = False) -> Node:
-        """The operator with an operand that is not plainly a node of the same kind."""
         graph = self.graph
         right = graph._operand(other, name)
         first, second = (right, self._handle) if swap else (self._handle, right)
         handle = _add2(graph._core, op, first, second)
         if handle < 0:
             handle = graph._settle(handle, other)
-        node = Node()
-        node.graph = graph
-        node._handle = handle
-        return node
+        return _node(graph, handle)
 
     def _scalar(self, op: int, number: float) -> Node:
         graph = self.graph
         handle = _add1_x(graph._core, op, self._handle, number)
         if handle < 0:
             handle = graph._settle(handle)
-        node = Node()
-        node.graph = graph
-        node._handle = handle
-        return node
-
-    def __add__(self, other: Any) -> Node:
-        if isinstance(other, Node):
-            graph = self.graph
-            handle = _add2(graph._core, _ADD, self._handle, other._handle)
-            if handle < 0:
-                handle = graph._settle(handle, other)
-            node = Node()
-            node.graph = graph
-            node._handle = handle
-            return node
-        if isinstance(other, (int, float)):
-            return self._scalar(_ADD_SCALAR, other)
-        return self._binary(other, _ADD, "add")
-
-    def __radd__(self, other: Any) -> Node:
-        if isinstance(other, (int, float)):
-            return self._scalar(_ADD_SCALAR, other)
-        return self._binary(other, _ADD, "add", swap=True)
-
-    def __sub__(self, other: Any) -> Node:
-        if isinstance(other, (int, float)):
-            return self._scalar(_ADD_SCALAR, -other)
-        return self._binary(other, _SUB, "sub")
-
-    def __rsub__(self, other: Any) -> Node:
-        if isinstance(other, (int, float)):
-            return self._scalar(_RSUB_SCALAR, other)
-        return self._binary(other, _SUB, "sub", swap=True)
-
-    def __mul__(self, other: Any) -> Node:
-        if isinstance(other, Node):
-            graph = self.graph
-            handle = _add2(graph._core, _MUL, self._handle, other._handle)
-            if handle < 0:
-                handle = graph._settle(handle, other)
-            node = Node()
-            node.graph = graph
-            node._handle = handle
-            return node
-        if isinstance(other, (int, float)):
-            return self._scalar(_MUL_SCALAR, other)
-        return self._binary(other, _MUL, "mul")
-
-    def __rmul__(self, other: Any) -> Node:
-        if isinstance(other, (int, float)):
-            return self._scalar(_MUL_SCALAR, other)
-        return self._binary(other, _MUL, "mul", swap=True)
-
-    def __truediv__(self, other: Any) -> Node:
-        if isinstance(other, (int, float)):
-            if other == 0:
-                raise errors.NodeValueError("div: a node is divided by the number 0; another divisor is required")
-            return self._scalar(_MUL_SCALAR, 1 / other)
-        return self._binary(other, _DIV, "div")
-
-    def __rtruediv__(self, other: Any) -> Node:
-        if isinstance(other, (int, float)):
-            return self._scalar(_RDIV_SCALAR, other)
-        return self._binary(other, _DIV, "div", swap=True)
+        return _node(graph, handle)
 
     def __pow__(self, other: Any) -> Node:
         if isinstance(other, (int, float)):
@@ -252,10 +182,7 @@ class Node:
         handle = _add1(graph._core, _NEG, self._handle)
         if handle < 0:
             handle = graph._settle(handle)
-        node = Node()
-        node.graph = graph
-        node._handle = handle
-        return node
+        return _node(graph, handle)
 
     @property
     def T(self) -> Node:
@@ -264,10 +191,7 @@ class Node:
         handle = _add1(graph._core, _TRANSPOSE, self._handle)
         if handle < 0:
             handle = graph._settle(handle)
-        node = Node()
-        node.graph = graph
-        node._handle = handle
-        return node
+        return _node(graph, handle)
 
     # ---- views
 
@@ -280,21 +204,33 @@ class Node:
         handle = _add_slice(graph._core, self._handle, row, row_count, col, col_count)
         if handle < 0:
             handle = graph._settle(handle)
-        node = Node()
-        node.graph = graph
-        node._handle = handle
-        return node
+        return _node(graph, handle)
 
     def __iter__(self) -> Any:
         return (self[row] for row in range(self.shape[0]))
 
 
 def _node(graph: Graph, handle: int) -> Node:
-    """A node, where the time of a call does not matter."""
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    return Node(graph, graph._address, handle)
+
+
+def _arithmetic(name: str, a: Any, b: Any) -> Any:
+    """An operator between a node and something else: a number, a parameter or an array."""
+    swap = not isinstance(a, Node)
+    node, other = (b, a) if swap else (a, b)
+    if not isinstance(other, (int, float)):
+        return node._binary(other, _ARITHMETIC[name], name, swap)
+    if name == "add":
+        return node._scalar(_ADD_SCALAR, other)
+    if name == "mul":
+        return node._scalar(_MUL_SCALAR, other)
+    if name == "sub":
+        return node._scalar(_RSUB_SCALAR, other) if swap else node._scalar(_ADD_SCALAR, -other)
+    if swap:
+        return node._scalar(_RDIV_SCALAR, other)
+    if other == 0:
+        raise errors.NodeValueError("div: a node is divided by the number 0; another divisor is required")
+    return node._scalar(_MUL_SCALAR, 1 / other)
 
 
 def _range_of(index: Any, size: int, what: str, shape: tuple[int, int]) -> tuple[int, int]:
@@ -372,6 +308,7 @@ class Graph:
         if core == ffi.NULL:
             raise last_error()
         self._core = ffi.gc(core, lib.ln_graph_release)
+        self._address = int(ffi.cast("intptr_t", core))
         self._policy: Policy | None = None
         self._sites: dict[int, tuple[str, int]] = {}
         self.dtype = DTYPES[code]
@@ -564,11 +501,15 @@ class Graph:
         handle = getattr(value, "_handle", None)
         if handle is not None:
             return int(handle)
+        return self.input(self._operand_array(value, name))._handle
+
+    @staticmethod
+    def _operand_array(value: Any, name: str) -> Any:
         if value is None or isinstance(value, (str, bytes, dict)):
             raise errors.NodeTypeError(
                 f"{name}: {type(value).__name__} is given; a node, a parameter, a number or an array is required"
             )
-        return self.input(value)._handle
+        return value
 
     def _settle(self, handle: int, *others: Any) -> int:
         """What a negative return of a building call means: an error to raise, or a node to trace."""
@@ -576,8 +517,8 @@ class Graph:
             error = last_error()
             if isinstance(error, errors.StaleNodeError):
                 for other in others:
-                    graph = getattr(other, "graph", self)
-                    if graph is not self:
+                    several = other if isinstance(other, (list, tuple)) else (other,)
+                    if any(getattr(each, "graph", self) is not self for each in several):
                         raise errors.GraphError(
                             "nodes of two graphs meet in one operation; all must belong to the same graph"
                         )
@@ -611,3 +552,11 @@ def _call_site() -> tuple[str, int]:
 
 def _as_dict(struct: Any) -> dict[str, Any]:
     return {name: getattr(struct, name) for name, _ in ffi.typeof(struct[0]).fields}
+
+
+_nodes.bind(
+    *(int(ffi.cast("intptr_t", ffi.addressof(lib, name))) for name in ("ln_add1", "ln_add2", "ln_add", "ln_add_part")),
+    *_ARITHMETIC.values(),
+    _arithmetic,
+    Node,
+)

@@ -7,7 +7,7 @@ from typing import Any
 from .._core import lib
 from ..errors import NodeTypeError, NodeValueError
 from ..graph import Node
-from .opdef import graph_of, misuse, op, settle
+from .opdef import build, graph_of, misuse, op, settle, unary
 
 __all__ = [
     "abs", "absolute_error", "add", "binary_cross_entropy_error", "clip", "cos", "div", "elu", "erf", "exp", "gelu",
@@ -15,21 +15,7 @@ __all__ = [
     "sigmoid", "silu", "sin", "softplus", "sqrt", "square", "squared_error", "sub", "tanh",
 ]  # fmt: skip
 
-_add1, _add1_x, _add1_xx, _add2 = lib.ln_add1, lib.ln_add1_x, lib.ln_add1_xx, lib.ln_add2
-_NEG = op("neg")
-_ABS = op("abs")
-_SQUARE = op("square")
-_SQRT = op("sqrt")
-_EXP = op("exp")
-_LOG = op("log")
-_SIN = op("sin")
-_COS = op("cos")
-_ERF = op("erf")
-_TANH = op("tanh")
-_SIGMOID = op("sigmoid")
-_RELU = op("relu")
-_SILU = op("silu")
-_SOFTPLUS = op("softplus")
+_add1_x, _add1_xx, _add2 = lib.ln_add1_x, lib.ln_add1_xx, lib.ln_add2
 _LEAKY_RELU = op("leaky_relu")
 _ELU = op("elu")
 _GELU = op("gelu")
@@ -45,214 +31,88 @@ _HINGE_ERROR = op("hinge_error")
 _KL_ERROR = op("kl_error")
 
 
+@unary("neg")
 def neg(x: Node) -> Node:
     """-x, for every element."""
-    try:
-        graph = x.graph
-        handle = _add1(graph._core, _NEG, x._handle)
-    except AttributeError:
-        misuse("neg", x)
-    if handle < 0:
-        handle = graph._settle(handle)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    misuse("neg", x)
 
 
+@unary("abs")
 def abs(x: Node) -> Node:
     """|x|; the gradient at 0 is 0, for every element."""
-    try:
-        graph = x.graph
-        handle = _add1(graph._core, _ABS, x._handle)
-    except AttributeError:
-        misuse("abs", x)
-    if handle < 0:
-        handle = graph._settle(handle)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    misuse("abs", x)
 
 
+@unary("square")
 def square(x: Node) -> Node:
     """x², for every element."""
-    try:
-        graph = x.graph
-        handle = _add1(graph._core, _SQUARE, x._handle)
-    except AttributeError:
-        misuse("square", x)
-    if handle < 0:
-        handle = graph._settle(handle)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    misuse("square", x)
 
 
+@unary("sqrt")
 def sqrt(x: Node) -> Node:
     """√x, for every element."""
-    try:
-        graph = x.graph
-        handle = _add1(graph._core, _SQRT, x._handle)
-    except AttributeError:
-        misuse("sqrt", x)
-    if handle < 0:
-        handle = graph._settle(handle)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    misuse("sqrt", x)
 
 
+@unary("exp")
 def exp(x: Node) -> Node:
     """eˣ, for every element."""
-    try:
-        graph = x.graph
-        handle = _add1(graph._core, _EXP, x._handle)
-    except AttributeError:
-        misuse("exp", x)
-    if handle < 0:
-        handle = graph._settle(handle)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    misuse("exp", x)
 
 
+@unary("log")
 def log(x: Node) -> Node:
     """The natural logarithm, for every element."""
-    try:
-        graph = x.graph
-        handle = _add1(graph._core, _LOG, x._handle)
-    except AttributeError:
-        misuse("log", x)
-    if handle < 0:
-        handle = graph._settle(handle)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    misuse("log", x)
 
 
+@unary("sin")
 def sin(x: Node) -> Node:
     """sin x, for every element."""
-    try:
-        graph = x.graph
-        handle = _add1(graph._core, _SIN, x._handle)
-    except AttributeError:
-        misuse("sin", x)
-    if handle < 0:
-        handle = graph._settle(handle)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    misuse("sin", x)
 
 
+@unary("cos")
 def cos(x: Node) -> Node:
     """cos x, for every element."""
-    try:
-        graph = x.graph
-        handle = _add1(graph._core, _COS, x._handle)
-    except AttributeError:
-        misuse("cos", x)
-    if handle < 0:
-        handle = graph._settle(handle)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    misuse("cos", x)
 
 
+@unary("erf")
 def erf(x: Node) -> Node:
     """The error function, 2/√π ∫₀ˣ exp(-t²) dt, for every element."""
-    try:
-        graph = x.graph
-        handle = _add1(graph._core, _ERF, x._handle)
-    except AttributeError:
-        misuse("erf", x)
-    if handle < 0:
-        handle = graph._settle(handle)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    misuse("erf", x)
 
 
+@unary("tanh")
 def tanh(x: Node) -> Node:
     """tanh x, for every element."""
-    try:
-        graph = x.graph
-        handle = _add1(graph._core, _TANH, x._handle)
-    except AttributeError:
-        misuse("tanh", x)
-    if handle < 0:
-        handle = graph._settle(handle)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    misuse("tanh", x)
 
 
+@unary("sigmoid")
 def sigmoid(x: Node) -> Node:
     """1 / (1 + e⁻ˣ), for every element."""
-    try:
-        graph = x.graph
-        handle = _add1(graph._core, _SIGMOID, x._handle)
-    except AttributeError:
-        misuse("sigmoid", x)
-    if handle < 0:
-        handle = graph._settle(handle)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    misuse("sigmoid", x)
 
 
+@unary("relu")
 def relu(x: Node) -> Node:
     """max(x, 0), for every element."""
-    try:
-        graph = x.graph
-        handle = _add1(graph._core, _RELU, x._handle)
-    except AttributeError:
-        misuse("relu", x)
-    if handle < 0:
-        handle = graph._settle(handle)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    misuse("relu", x)
 
 
+@unary("silu")
 def silu(x: Node) -> Node:
     """x · sigmoid(x) (Elfwing et al. 2018, Sigmoid-Weighted Linear Units), for every element."""
-    try:
-        graph = x.graph
-        handle = _add1(graph._core, _SILU, x._handle)
-    except AttributeError:
-        misuse("silu", x)
-    if handle < 0:
-        handle = graph._settle(handle)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    misuse("silu", x)
 
 
+@unary("softplus")
 def softplus(x: Node) -> Node:
     """log(1 + eˣ), without overflow, for every element."""
-    try:
-        graph = x.graph
-        handle = _add1(graph._core, _SOFTPLUS, x._handle)
-    except AttributeError:
-        misuse("softplus", x)
-    if handle < 0:
-        handle = graph._settle(handle)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    misuse("softplus", x)
 
 
 def _with_attributes(name: str, op_id: int, x: Node, *attributes: float) -> Node:
@@ -289,12 +149,9 @@ def gelu(x: Node, approximate: str = "none") -> Node:
     if approximate not in ("none", "tanh"):
         raise NodeValueError(f"gelu: approximate={approximate!r} is given; 'none' or 'tanh' is required")
     op_id = _GELU if approximate == "none" else _GELU_TANH
-    try:
-        graph = x.graph
-        handle = _add1(graph._core, op_id, x._handle)
-    except AttributeError:
+    if not isinstance(x, Node):
         misuse("gelu", x)
-    return settle(graph, handle)
+    return build(x.graph, op_id, (x,))
 
 
 def clip(x: Node, low: float, high: float) -> Node:

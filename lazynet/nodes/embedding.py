@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
-from .._core import lib
 from ..graph import Graph, Node
 from .opdef import build, ids_of, misuse, op
 
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = ["lookup"]
 
-_add1_id = lib.ln_add1_id
 _LOOKUP = op("lookup")
 
 
@@ -33,15 +31,7 @@ def lookup(graph: Graph, table: Parameter, ids: Any) -> Node:
         NodeIndexError: An id is out of range; names the table, the id and the size.
     """
     try:
-        if type(ids) is int:
-            handle = _add1_id(graph._core, _LOOKUP, table._handle, ids)
-            if handle < 0:
-                handle = graph._settle(handle)
-            node = Node()
-            node.graph = graph
-            node._handle = handle
-            return node
-        return build(graph, _LOOKUP, (table._handle,), (), ids_of("lookup", ids))
+        return build(graph, _LOOKUP, (table,), (), (ids,) if type(ids) is int else ids_of("lookup", ids))
     except AttributeError:
         misuse("lookup", graph, table, ids)
     except (errors.NodeIndexError, OverflowError) as error:

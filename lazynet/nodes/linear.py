@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._core import lib
 from ..graph import Node
 from .opdef import build, graph_of, misuse, op
 
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
 
 __all__ = ["linear", "matmul"]
 
-_add = lib.ln_add
 _LINEAR, _MATMUL = op("linear"), op("matmul")
 _PLAIN, _TRANSPOSED = (0.0,), (1.0,)
 
@@ -38,17 +36,10 @@ def linear(x: Node, weight: Parameter | Node, bias: Parameter | Node | None = No
         [[4.0, 6.0]]
     """
     try:
-        graph = x.graph
-        handles = (x._handle, weight._handle) if bias is None else (x._handle, weight._handle, bias._handle)
-        handle = _add(graph._core, _LINEAR, handles, len(handles), _TRANSPOSED if transpose else _PLAIN, 1, (), 0)
+        operands = (x, weight) if bias is None else (x, weight, bias)
+        return build(x.graph, _LINEAR, operands, _TRANSPOSED if transpose else _PLAIN)
     except AttributeError:
         misuse("linear", x, weight, bias)
-    if handle < 0:
-        handle = graph._settle(handle, x, weight, bias)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
 
 
 def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> Node:
@@ -68,5 +59,5 @@ def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False)
     graph = graph_of("matmul", a, b)
     if isinstance(a, Node) and not isinstance(b, Node) and hasattr(b, "_handle") and not transpose_a:
         return linear(a, b, transpose=transpose_b)
-    handles = (graph._operand(a, "matmul"), graph._operand(b, "matmul"))
-    return build(graph, _MATMUL, handles, (transpose_a, transpose_b), (), a, b)
+    operands = [x if hasattr(x, "_handle") else graph.input(graph._operand_array(x, "matmul")) for x in (a, b)]
+    return build(graph, _MATMUL, operands, (transpose_a, transpose_b))

@@ -48,7 +48,7 @@ def _by_class(
     if not isinstance(x, Node):
         misuse(name, x)
     targets = (target,) if type(target) is int else ids_of(name, target)
-    rows = build(x.graph, op_id, (x._handle,), attributes, targets)
+    rows = build(x.graph, op_id, (x,), attributes, targets)
     if len(targets) == 1 and (reduction != "mean" or targets[0] != ignore_index):
         return rows  # a 1 x 1 node already
     if reduction == "none":

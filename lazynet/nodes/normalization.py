@@ -32,7 +32,7 @@ def layer_norm(
     if bias is not None and weight is None:
         raise errors.NodeValueError("layer_norm: a bias without a weight is given; give both or the weight alone")
     try:
-        handles = [operand._handle for operand in (x, weight, bias) if operand is not None]
-        return build(x.graph, _LAYER_NORM, handles, (eps,), (), weight, bias)
+        operands = [operand for operand in (x, weight, bias) if operand is not None]
+        return build(x.graph, _LAYER_NORM, operands, (eps,))
     except AttributeError:
         misuse("layer_norm", x, weight, bias)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from .. import errors
+from .. import _nodes, errors
 from .._core import ffi, lib
 from ..graph import Graph, Node
 
-__all__ = ["BUILT", "OPS", "OpDef", "build", "graph_of", "ids_of", "misuse", "op", "settle"]
+__all__ = ["BUILT", "OPS", "OpDef", "build", "graph_of", "ids_of", "misuse", "op", "settle", "unary"]
 
 
 class OpDef(NamedTuple):
@@ -75,10 +76,7 @@ def settle(graph: Graph, handle: int, *others: Any) -> Node:
     """The node of what a building call returned, or its error."""
     if handle < 0:
         handle = graph._settle(handle, *others)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    return Node(graph, graph._address, handle)
 
 
 def graph_of(name: str, *operands: Any) -> Graph:
@@ -103,16 +101,24 @@ def ids_of(name: str, ids: Any) -> list[int]:
 def build(
     graph: Graph,
     op_id: int,
-    arguments: Sequence[int],
+    operands: Sequence[Any],
     attributes: Sequence[float] = (),
     payload: Sequence[int] = (),
-    *others: Any,
 ) -> Node:
-    """The general way to build a node; the common operators have shorter ones."""
+    """The node of an operator; operands are nodes and parameters. AttributeError where one is neither."""
     try:
-        handle = lib.ln_add(
-            graph._core, op_id, arguments, len(arguments), attributes, len(attributes), payload, len(payload)
-        )
+        node: Node = _nodes.build(graph, graph._address, op_id, operands, attributes, payload)
+        return node
     except OverflowError as error:
         raise errors.NodeIndexError(f"{_text(lib.ln_op_name(op_id))}: {error}") from None
-    return settle(graph, handle, *others)
+
+
+def unary(name: str) -> Callable[[Callable[[Node], Node]], Callable[[Node], Node]]:
+    """Makes an operator of one node of a function that is called only for what is no node."""
+    op_id = op(name)
+
+    def decorate(function: Callable[[Node], Node]) -> Callable[[Node], Node]:
+        fast: Callable[[Node], Node] = update_wrapper(_nodes.Unary(op_id, function), function)
+        return fast
+
+    return decorate

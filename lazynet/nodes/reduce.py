@@ -8,11 +8,11 @@ from .. import errors
 from .._core import lib
 from ..graph import Node
 from .opdef import misuse, op, settle
-from .shape import nodes_of
+from .shape import build_of_list
 
 __all__ = ["average", "max", "mean", "min", "sum"]
 
-_add, _add1_x = lib.ln_add, lib.ln_add1_x
+_add1_x = lib.ln_add1_x
 _SUM_NODES = op("sum_nodes")
 _SUM, _MEAN, _MAX, _MIN = op("reduce_sum"), op("reduce_mean"), op("reduce_max"), op("reduce_min")
 _AXES = {0: 0.0, 1: 1.0, -1: 1.0, None: 2.0}
@@ -38,8 +38,7 @@ def reduce(name: str, op_id: int, x: Node, axis: int | None) -> Node:
 
 
 def _list(name: str, nodes: Sequence[Node], average_: float) -> Node:
-    graph, handles = nodes_of(name, nodes)
-    return settle(graph, _add(graph._core, _SUM_NODES, handles, len(handles), (average_,), 1, (), 0), *nodes)
+    return build_of_list(name, _SUM_NODES, nodes, (average_,))
 
 
 def sum(x: Node | Sequence[Node], axis: int | None = None) -> Node:

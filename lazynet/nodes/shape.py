@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .. import errors
+from .. import _nodes, errors
 from .._core import lib
-from ..graph import Graph, Node
-from .opdef import build, misuse, op, settle
+from ..graph import Node
+from .opdef import build, misuse, op, settle, unary
 
 __all__ = ["concat", "copy", "reshape", "slice_cols", "slice_rows", "split", "stop_gradient", "transpose"]
 
-_add, _add1, _add_part, _add_slice = lib.ln_add, lib.ln_add1, lib.ln_add_part, lib.ln_add_slice
+_add_slice = lib.ln_add_slice
 _CONCAT = (op("concat_rows"), op("concat_cols"))
-_COPY, _TRANSPOSE, _STOP_GRADIENT = op("copy"), op("transpose"), op("stop_gradient")
+_COPY = op("copy")
 
 
-def nodes_of(name: str, nodes: Sequence[Node]) -> tuple[Graph, list[int]]:
-    """Graph and handles of a list of nodes that is not empty."""
+def build_of_list(name: str, op_id: int, nodes: Sequence[Node], attributes: Sequence[float] = ()) -> Node:
+    """An operator of a list of nodes that is not empty."""
     if not isinstance(nodes, (list, tuple)):
         misuse(name, nodes)
     if not nodes:
         raise errors.NodeValueError(f"{name}: an empty list is given; at least one node is required")
     try:
-        return nodes[0].graph, [node._handle for node in nodes]
+        return build(nodes[0].graph, op_id, nodes, attributes)
     except AttributeError:
         misuse(name, *nodes)
 
@@ -37,14 +37,7 @@ def concat(nodes: Sequence[Node], axis: int = 1) -> Node:
     """
     if axis not in (0, 1):
         raise errors.NodeValueError(f"concat: axis {axis} is given; 0 (rows) or 1 (cols) is required")
-    graph, handles = nodes_of("concat", nodes)
-    handle = _add(graph._core, _CONCAT[axis], handles, len(handles), (), 0, (), 0)
-    if handle < 0:
-        handle = graph._settle(handle, *nodes)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    return build_of_list("concat", _CONCAT[axis], nodes)
 
 
 def slice_rows(x: Node, start: int, stop: int) -> Node:
@@ -59,13 +52,7 @@ def slice_cols(x: Node, start: int, stop: int) -> Node:
 
 def _slice(x: Node, row: int, rows: int, col: int, cols: int) -> Node:
     graph = x.graph
-    handle = _add_slice(graph._core, x._handle, row, rows, col, cols)
-    if handle < 0:
-        handle = graph._settle(handle)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
+    return settle(graph, _add_slice(graph._core, x._handle, row, rows, col, cols))
 
 
 def split(x: Node, parts: int | Sequence[int], axis: int = 1) -> list[Node]:
@@ -78,13 +65,11 @@ def split(x: Node, parts: int | Sequence[int], axis: int = 1) -> list[Node]:
     """
     if axis not in (0, 1):
         raise errors.NodeValueError(f"split: axis {axis} is given; 0 (rows) or 1 (cols) is required")
-    try:
-        graph = x.graph
-        core, handle = graph._core, x._handle
-        if isinstance(parts, int):
-            return [_part(graph, _add_part(core, handle, axis, part, parts)) for part in range(parts or 1)]
-    except AttributeError:
+    if not isinstance(x, Node):
         misuse("split", x)
+    if isinstance(parts, int):
+        views: list[Node] = _nodes.parts(x, axis, parts)
+        return views
     shape = x.shape
     sizes = list(parts)
     if sum(sizes) != shape[axis] or min(sizes, default=0) < 0:
@@ -93,15 +78,6 @@ def split(x: Node, parts: int | Sequence[int], axis: int = 1) -> list[Node]:
     if axis == 0:
         return [_slice(x, start, length, 0, shape[1]) for start, length in zip(starts, sizes, strict=True)]
     return [_slice(x, 0, shape[0], start, length) for start, length in zip(starts, sizes, strict=True)]
-
-
-def _part(graph: Graph, handle: int) -> Node:
-    if handle < 0:
-        handle = graph._settle(handle)
-    node = Node()
-    node.graph = graph
-    node._handle = handle
-    return node
 
 
 def reshape(x: Node, rows: int, cols: int) -> Node:
@@ -125,22 +101,16 @@ def copy(x: Node) -> Node:
         rows, cols = x.shape
     except AttributeError:
         misuse("copy", x)
-    return build(x.graph, _COPY, (x._handle,), (), (rows, cols))
+    return build(x.graph, _COPY, (x,), (), (rows, cols))
 
 
+@unary("transpose")
 def transpose(x: Node) -> Node:
     """``(rows, cols)`` to ``(cols, rows)``."""
-    try:
-        graph = x.graph
-        return settle(graph, _add1(graph._core, _TRANSPOSE, x._handle))
-    except AttributeError:
-        misuse("transpose", x)
+    misuse("transpose", x)
 
 
+@unary("stop_gradient")
 def stop_gradient(x: Node) -> Node:
     """The same value, through which no gradient flows."""
-    try:
-        graph = x.graph
-        return settle(graph, _add1(graph._core, _STOP_GRADIENT, x._handle))
-    except AttributeError:
-        misuse("stop_gradient", x)
+    misuse("stop_gradient", x)

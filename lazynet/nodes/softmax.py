@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 
 from .. import errors
-from .._core import lib
 from ..graph import Node
-from .opdef import misuse, op, settle
+from .opdef import misuse, op, unary
 from .reduce import reduce
 
 __all__ = ["log_softmax", "logsumexp", "softmax", "sparsemax"]
 
 _SOFTMAX, _LOG_SOFTMAX = op("softmax"), op("log_softmax")
-_LOGSUMEXP, _SPARSEMAX = op("logsumexp"), op("sparsemax")
+_LOGSUMEXP = op("logsumexp")
 
 
 def _along(name: str, op_id: int, x: Node, axis: int) -> Node:
@@ -59,10 +58,7 @@ def logsumexp(x: Node, axis: int | None = 1) -> Node:
     return reduce("logsumexp", _LOGSUMEXP, x, axis)
 
 
+@unary("sparsemax")
 def sparsemax(x: Node) -> Node:
     """The point of the probability simplex nearest to each row (Martins and Astudillo 2016, From Softmax to Sparsemax)."""
-    try:
-        graph = x.graph
-        return settle(graph, lib.ln_add1(graph._core, _SPARSEMAX, x._handle))
-    except AttributeError:
-        misuse("sparsemax", x)
+    misuse("sparsemax", x)
