@@ -8,6 +8,7 @@ OBJECTS := $(CORE:csrc/%.cc=$(OUT)/core/%.o) $(KERNELS:csrc/%.cc=$(OUT)/kernels/
 TESTS := $(patsubst csrc/tests/%.cc,$(OUT)/%,$(wildcard csrc/tests/*.cc))
 COMPILE = @mkdir -p $(@D) && echo $< && $(CXX) -std=c++17 -pthread $(FLAGS) -MMD
 
+.SECONDARY:
 all: $(TESTS)
 
 $(OUT)/core/%.o: csrc/%.cc

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .. import _nodes
 from ..graph import Node
 from .opdef import build, graph_of, misuse, op
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["linear", "matmul"]
 
+_build = _nodes.build
 _LINEAR, _MATMUL = op("linear"), op("matmul")
 _PLAIN, _TRANSPOSED = (0.0,), (1.0,)
 
@@ -37,7 +39,8 @@ def linear(x: Node, weight: Parameter | Node, bias: Parameter | Node | None = No
     """
     try:
         operands = (x, weight) if bias is None else (x, weight, bias)
-        return build(x.graph, _LINEAR, operands, _TRANSPOSED if transpose else _PLAIN)
+        graph = x.graph
+        return _build(graph, graph._address, _LINEAR, operands, _TRANSPOSED if transpose else _PLAIN, ())
     except AttributeError:
         misuse("linear", x, weight, bias)
 

@@ -23,7 +23,8 @@ def build_of_list(name: str, op_id: int, nodes: Sequence[Node], attributes: Sequ
     if not nodes:
         raise errors.NodeValueError(f"{name}: an empty list is given; at least one node is required")
     try:
-        return build(nodes[0].graph, op_id, nodes, attributes)
+        graph = nodes[0].graph
+        return _nodes.build(graph, graph._address, op_id, nodes, attributes, ())
     except AttributeError:
         misuse(name, *nodes)
 
