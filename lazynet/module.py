@@ -30,6 +30,12 @@ class Module:
 
     training: bool = True
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Makes calling a module the same as calling its ``forward``, without a call in between."""
+        super().__init_subclass__(**options)
+        if "forward" in vars(cls):
+            cls.__call__ = cls.forward  # type: ignore[method-assign]
+
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Applies the module: calls ``forward``."""
         return self.forward(*arguments, **options)
