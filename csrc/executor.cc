@@ -118,6 +118,32 @@ class BatchBuilder {
     return batch_;
   }
 
+  // All members of a planned batch.
+  const Batch& build(const Plan& plan, const BatchPlan& planned, Phase phase) {
+    const int32_t* members = plan.schedule.order.data() + planned.begin;
+    const bool flat = phase == Phase::kForward ? planned.flat_values : planned.flat_gradients;
+    if (!flat) return build(members, planned.end - planned.begin, planned.signature, phase);
+    op_ = &op_info(planned.op);
+    batch_ = Batch{};
+    batch_.op = planned.op;
+    batch_.members = planned.end - planned.begin;
+    batch_.attributes = graph_.signatures.attributes(planned.signature);
+    batch_.broadcast = graph_.signatures.broadcast(planned.signature);
+    const NodeRecord& first = nodes_[members[0]];
+    batch_.argument_count = first.argument_count;
+    const int64_t elements = planned.bytes / size_;
+    batch_.result.matrix = {first.value, phase == Phase::kForward ? nullptr : first.grad, 1, elements, elements};
+    for (int k = 0; k < batch_.argument_count; ++k) {
+      const int32_t argument = nodes_.arguments_of(first)[k];
+      const NodeRecord& node = nodes_[argument];
+      Operand& operand = batch_.arguments[k];
+      operand.matrix = {piece_of(argument).value, nullptr, 1, elements, elements};
+      operand.wants_grad = phase == Phase::kBackward && node.has(kRequiresGrad);
+      if (operand.wants_grad) operand.matrix.grad = nodes_[node.root].grad + node.offset * size_;
+    }
+    return batch_;
+  }
+
   // After a backward kernel: adds gathered gradients to where they belong.
   void scatter(const Batch& batch) {
     for (int k = 0; k < batch.argument_count; ++k) {
@@ -455,7 +481,7 @@ void run_forward(Graph& graph, Plan& plan) {
     const int64_t count = planned.end - planned.begin;
     place_buffer(graph, plan, plan.buffers[planned.buffer]);
     place_members(graph, plan, planned);
-    const Batch& batch = builder.build(members, count, planned.signature, Phase::kForward);
+    const Batch& batch = builder.build(plan, planned, Phase::kForward);
     {
       Measure measure(graph, planned.op, true, count);
       kernels.forward[planned.op](batch);
@@ -581,7 +607,10 @@ class Backward {
     for (int32_t b = static_cast<int32_t>(plan.batches.size()) - 1; b >= 0; --b) {
       const BatchPlan& planned = plan.batches[b];
       for_active_runs(plan, planned, [&](const int32_t* members, int64_t count) {
-        run_kernel(members, count, planned, Phase::kBackward);
+        const bool whole = count == planned.end - planned.begin;
+        run_kernel(whole ? builder_.build(plan, planned, Phase::kBackward)
+                         : builder_.build(members, count, planned.signature, Phase::kBackward),
+                   members, count, planned.op, Phase::kBackward);
       });
       // All gradients of the signature's results are complete once its earliest batch has run, and what
       // the shared arguments were made from ran earlier still.
@@ -611,21 +640,20 @@ class Backward {
     }
   }
 
-  void run_kernel(const int32_t* members, int64_t count, const BatchPlan& planned, Phase phase) {
-    const Batch& batch = builder_.build(members, count, planned.signature, phase);
+  void run_kernel(const Batch& batch, const int32_t* members, int64_t count, int op, Phase phase) {
     bool wanted = false;
     for (int k = 0; k < batch.argument_count; ++k) wanted = wanted || batch.arguments[k].wants_grad;
     if (!wanted) return;
     {
-      Measure measure(graph_, planned.op, false, count);
+      Measure measure(graph_, op, false, count);
       const KernelTable& kernels = *cpu_backend().kernels[graph_.options.dtype];
       if (phase == Phase::kBackward) {
-        kernels.backward[planned.op](batch);
+        kernels.backward[op](batch);
         builder_.scatter(batch);
       } else {
         Batch shared = batch;
         add_sparse_table(members[0], &shared);
-        kernels.shared[planned.op](shared);
+        kernels.shared[op](shared);
       }
     }
     if (graph_.anomaly) check_backward(graph_, members, count);
@@ -633,17 +661,20 @@ class Backward {
 
   void run_shared(const Plan& plan, int32_t signature) {
     shared_members_.clear();
-    const BatchPlan* last = nullptr;
+    const int op = graph_.signatures.op(signature);
     for (const BatchPlan& batch : plan.batches) {
       if (batch.signature != signature) continue;
-      last = &batch;
       shared_members_.insert(shared_members_.end(), plan.schedule.order.begin() + batch.begin,
                              plan.schedule.order.begin() + batch.end);
     }
     for (std::size_t i = 0; i < shared_members_.size();) {
       std::size_t end = i;
       while (end < shared_members_.size() && active(shared_members_[end])) ++end;
-      if (end > i) run_kernel(shared_members_.data() + i, static_cast<int64_t>(end - i), *last, Phase::kShared);
+      if (end > i) {
+        const int32_t* members = shared_members_.data() + i;
+        const auto count = static_cast<int64_t>(end - i);
+        run_kernel(builder_.build(members, count, signature, Phase::kShared), members, count, op, Phase::kShared);
+      }
       i = end + 1;
     }
   }

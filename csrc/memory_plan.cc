@@ -44,6 +44,7 @@ class Planner {
   Planner(NodeStore& nodes, const SignatureTable& signatures, std::size_t element_size, bool keep,
           const std::vector<int32_t>& readers)
       : nodes_(nodes),
+        signatures_(signatures),
         element_size_(static_cast<int64_t>(element_size)),
         keep_(keep),
         readers_(readers),
@@ -67,7 +68,8 @@ class Planner {
  private:
   void add_batch(int32_t begin, int32_t end) {
     const NodeRecord& first = nodes_[plan_.schedule.order[begin]];
-    BatchPlan batch{first.op, first.signature, begin, end, 0, 0, 0, static_cast<int32_t>(plan_.operands.size()), 0};
+    BatchPlan batch{first.op, first.signature, begin, end, 0, 0, 0, static_cast<int32_t>(plan_.operands.size()),
+                    0,        false,           false};
     batch.buffer = buffer_for(first.signature);
     batch.offset = plan_.buffers[batch.buffer].bytes;
     analyse_operands(&batch);
@@ -107,10 +109,13 @@ class Planner {
     const bool list = op.maximum_arguments < 0;
     const int operands = list ? 1 : first.argument_count;
     int64_t scratch = 0;
+    batch->flat_values = batch->flat_gradients = op.flat;
     for (int k = 0; k < operands; ++k) {
       const ArgumentInfo& info = op.arguments[k];
       MatrixScan scan(op.flat, element_size_);
       int64_t pieces = 0;
+      uniform_ = true;
+      first_read_ = -1;
       for (int32_t i = batch->begin; i < batch->end; ++i) {
         const NodeRecord& node = nodes_[plan_.schedule.order[i]];
         const int32_t* arguments = nodes_.arguments_of(node);
@@ -128,6 +133,10 @@ class Planner {
         operand.mode = scan.adjacent() ? OperandMode::kAdjacent
                        : info.packed   ? OperandMode::kGathered
                                        : OperandMode::kIndexed;
+      const bool in_order = operand.mode == OperandMode::kAdjacent &&
+                            signatures_.broadcast(batch->signature)[k] == kFull && nodes_[first_read_].elements() > 0;
+      batch->flat_values = batch->flat_values && in_order;
+      batch->flat_gradients = batch->flat_gradients && in_order && uniform_;
       if (operand.mode == OperandMode::kGathered) {
         scratch += aligned(operand.bytes);
         plan_.gathered_bytes += operand.bytes;
@@ -144,6 +153,10 @@ class Planner {
     const NodeRecord& view = nodes_[argument];
     const NodeRecord& root = nodes_[view.root];
     scan->add(root.value + view.offset * element_size_, view.rows, view.cols, view.ld);
+    if (first_read_ < 0) first_read_ = argument;
+    const NodeRecord& first = nodes_[first_read_];
+    uniform_ = uniform_ && !root.has(kComputed) && nodes_.buffer[view.root] == nodes_.buffer[first.root] &&
+               view.has(kRequiresGrad) == first.has(kRequiresGrad);
     if (keep_ || root.has(kComputed)) return;
     const int32_t buffer = nodes_.buffer[view.root];
     plan_.buffers[buffer].last_batch = batch_number();
@@ -166,6 +179,7 @@ class Planner {
   static int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
   NodeStore& nodes_;
+  const SignatureTable& signatures_;
   const int64_t element_size_;
   const bool keep_;
   const std::vector<int32_t>& readers_;
@@ -174,6 +188,8 @@ class Planner {
   std::vector<int64_t> unread_;        // by buffer: readers not in this plan
   std::vector<uint8_t> stays_;         // by buffer: holds a node that was asked for or that nothing reads
   int64_t shared_elements_ = 0;
+  int32_t first_read_ = -1;  // of the operand at hand
+  bool uniform_ = true;      // all that it has read lies in one new buffer, and wants gradients, as the first
   Plan plan_;
 };
 

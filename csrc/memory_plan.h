@@ -48,6 +48,9 @@ struct BatchPlan {
   int32_t buffer;         // in Plan::buffers
   int64_t offset, bytes;  // of the batch's values in the buffer
   int32_t operand_begin, operand_end;
+  // A flat operator whose operands all lie in order, spread over nothing: the kernel needs addresses of the
+  // first elements only. For gradients also: each operand lies in one buffer, and all or none of it wants them.
+  bool flat_values, flat_gradients;
 };
 
 // One buffer a signature when gradients will be wanted, batch after batch, so that a later pass over all of
