@@ -122,6 +122,9 @@ class Node(_nodes.Handle):
     def __hash__(self) -> int:
         return hash(self._handle)
 
+    def __reduce__(self) -> Any:
+        raise errors.NodeTypeError("copy: a node cannot be copied or pickled; take node.value")
+
     def __bool__(self) -> bool:
         raise errors.NodeTypeError(
             "bool: a node has no value while the graph is built; compare node.value or node.item() instead"

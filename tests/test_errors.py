@@ -1,5 +1,7 @@
 """Mistakes of users: an exception of ours that says what was given and what is required; the graph stays usable."""
 
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -62,6 +64,9 @@ def test_types(graph):
         lambda: ln.clip(x, None, 1),
         lambda: x["word"],
         lambda: bool(x),
+        lambda: copy.copy(x),
+        lambda: pickle.dumps(x),
+        lambda: ln.tanh(ln.Node.__new__(ln.Node)),
         lambda: x < x,
         lambda: graph.input("word"),
         lambda: graph.forward(None),

@@ -36,8 +36,11 @@ constexpr const char* kOperators[] = {"add", "sub", "mul", "div"};
 PyObject* handle_name;  // "_handle"
 PyObject* settle_name;  // "_settle"
 
-bool is_node(PyObject* object) { return binding.node_type && PyObject_TypeCheck(object, binding.node_type); }
 Handle* node_of(PyObject* object) { return reinterpret_cast<Handle*>(object); }
+// A handle that was made without __init__ (Node.__new__) has no graph and is no node.
+bool is_node(PyObject* object) {
+  return binding.node_type && PyObject_TypeCheck(object, binding.node_type) && node_of(object)->graph;
+}
 
 PyObject* new_node(PyObject* graph, ln_graph* core, long long handle) {
   PyObject* made = binding.node_type->tp_alloc(binding.node_type, 0);
