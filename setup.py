@@ -86,8 +86,8 @@ class BuildCore(build_ext):
 
 nodes = Extension(
     "lazynet._nodes",
-    ["csrc/python/nodes.cc"],
-    depends=["csrc/lazynet.h"],
+    sorted(map(str, Path("csrc/python").glob("*.cc"))),
+    depends=["csrc/lazynet.h", "csrc/python/handle.h"],
     extra_compile_args=["-std=c++17", "-O2", "-fvisibility=hidden"],
     language="c++",
 )

@@ -287,6 +287,9 @@ int64_t ln_add_input(ln_graph* graph, int64_t rows, int64_t cols, const void* da
 int64_t ln_add_slice(ln_graph* graph, int64_t a, int64_t row, int64_t rows, int64_t col, int64_t cols) {
   return build(graph, [&](Graph& core) { return core.add_slice(a, row, rows, col, cols); });
 }
+int64_t ln_add_row(ln_graph* graph, int64_t a, int64_t row) {
+  return build(graph, [&](Graph& core) { return core.add_row(a, row); });
+}
 int64_t ln_add_part(ln_graph* graph, int64_t a, int axis, int64_t part, int64_t parts) {
   return build(graph, [&](Graph& core) { return core.add_part(a, axis, part, parts); });
 }

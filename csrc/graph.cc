@@ -213,6 +213,14 @@ int64_t Graph::add_slice(int64_t handle, int64_t row, int64_t rows, int64_t col,
   return finish(id);
 }
 
+int64_t Graph::add_row(int64_t handle, int64_t row) {
+  const Shape whole = nodes[resolve(handle)].shape();
+  if (row < -whole.rows || row >= whole.rows)
+    fail(LN_INDEX_ERROR, "slice: row ", row, " of a node of shape (", whole.rows, ", ", whole.cols, "); ", -whole.rows,
+         " to ", whole.rows - 1, " is required");
+  return add_slice(handle, row < 0 ? row + whole.rows : row, 1, 0, whole.cols);
+}
+
 int64_t Graph::add_part(int64_t handle, int axis, int64_t part, int64_t parts) {
   const Shape whole = nodes[resolve(handle)].shape();
   const int64_t size = axis == 0 ? whole.rows : whole.cols;

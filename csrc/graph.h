@@ -34,6 +34,7 @@ class Graph {
               const int64_t* payload, int64_t payload_count);
   int64_t add_input(Shape shape, const void* data, bool requires_grad);
   int64_t add_slice(int64_t handle, int64_t row, int64_t rows, int64_t col, int64_t cols);
+  int64_t add_row(int64_t handle, int64_t row);
   int64_t add_part(int64_t handle, int axis, int64_t part, int64_t parts);
   int64_t add_reshape(int64_t handle, int64_t rows, int64_t cols);
   void clear();

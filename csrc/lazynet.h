@@ -153,6 +153,8 @@ int64_t ln_add_input(ln_graph*, int64_t rows, int64_t cols, const void* data, in
 /* Rows [row, row + rows) and columns [col, col + cols) of a node, or all its elements in another
  * shape: no copy where the elements already lie that way. */
 int64_t ln_add_slice(ln_graph*, int64_t a, int64_t row, int64_t rows, int64_t col, int64_t cols);
+/* One row; -1 is the last. */
+int64_t ln_add_row(ln_graph*, int64_t a, int64_t row);
 /* Part number `part` of `parts` equal parts along rows (axis 0) or columns (axis 1): a slice. */
 int64_t ln_add_part(ln_graph*, int64_t a, int axis, int64_t part, int64_t parts);
 int64_t ln_add_reshape(ln_graph*, int64_t a, int64_t rows, int64_t cols);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -13,8 +13,11 @@ from . import _nodes, anomaly, errors
 from ._core import DTYPES, check, dtype_code, ffi, last_error, lib, pointer
 
 if TYPE_CHECKING:
+    from ._nodes import Node as _CoreNode
     from .batching import Plan, Policy
     from .parameter import Parameter
+else:
+    _CoreNode = object
 
 __all__ = ["Graph", "Node"]
 
@@ -31,7 +34,19 @@ _NEG, _MATMUL, _LINEAR, _TRANSPOSE = _op(b"neg"), _op(b"matmul"), _op(b"linear")
 _CONSTANT = _op(b"constant")
 
 
-class Node(_nodes.Handle):
+_Class = TypeVar("_Class", bound=type)
+
+
+def _add_to_node(methods: _Class) -> _Class:
+    """Gives the methods of a class to the type that csrc/python/handle.cc makes, which stands in for the class."""
+    for name, value in vars(methods).items():
+        if name not in ("__dict__", "__weakref__"):
+            setattr(_nodes.Node, name, value)
+    return _nodes.Node  # type: ignore[return-value]
+
+
+@_add_to_node
+class Node(_CoreNode):
     """One operation applied to other nodes of one example: a light handle, not the value.
 
     Nodes are made by the functions of :mod:`lazynet` and by ``graph.input``; a node belongs to its graph and becomes
@@ -40,8 +55,6 @@ class Node(_nodes.Handle):
     Arithmetic (``+ - * / ** @``) works between nodes, parameters, numbers and arrays, with rows, columns and scalars
     repeated where sizes of 1 meet larger ones. ``x[i]``, ``x[i:j]``, ``x[:, a:b]`` are views and cost no copy.
     """
-
-    __slots__ = ()
 
     # NumPy arrays leave operators with a node on the right to the node.
     __array_ufunc__ = None
@@ -198,23 +211,14 @@ class Node(_nodes.Handle):
 
     # ---- views
 
-    def __getitem__(self, index: Any) -> Node:
-        rows, cols = index if isinstance(index, tuple) and len(index) == 2 else (index, slice(None))
-        shape = self.shape
-        row, row_count = _range_of(rows, shape[0], "row", shape)
-        col, col_count = _range_of(cols, shape[1], "col", shape)
-        graph = self.graph
-        handle = _add_slice(graph._core, self._handle, row, row_count, col, col_count)
-        if handle < 0:
-            handle = graph._settle(handle)
-        return _node(graph, handle)
+    # x[...] is in csrc/python/handle.cc; _subscript() below has what it leaves to Python.
 
     def __iter__(self) -> Any:
         return (self[row] for row in range(self.shape[0]))
 
 
 def _node(graph: Graph, handle: int) -> Node:
-    return Node(graph, graph._address, handle)
+    return Node(graph, handle)
 
 
 def _arithmetic(name: str, a: Any, b: Any) -> Any:
@@ -234,6 +238,19 @@ def _arithmetic(name: str, a: Any, b: Any) -> Any:
     if other == 0:
         raise errors.NodeValueError("div: a node is divided by the number 0; another divisor is required")
     return node._scalar(_MUL_SCALAR, 1 / other)
+
+
+def _subscript(x: Node, index: Any) -> Node:
+    """What is no single row: ranges of rows and columns."""
+    rows, cols = index if isinstance(index, tuple) and len(index) == 2 else (index, slice(None))
+    shape = x.shape
+    row, row_count = _range_of(rows, shape[0], "row", shape)
+    col, col_count = _range_of(cols, shape[1], "col", shape)
+    graph = x.graph
+    handle = _add_slice(graph._core, x._handle, row, row_count, col, col_count)
+    if handle < 0:
+        handle = graph._settle(handle)
+    return _node(graph, handle)
 
 
 def _range_of(index: Any, size: int, what: str, shape: tuple[int, int]) -> tuple[int, int]:
@@ -256,7 +273,7 @@ def _range_of(index: Any, size: int, what: str, shape: tuple[int, int]) -> tuple
     return number % size, 1
 
 
-class Graph:
+class Graph(_nodes.CoreGraph):
     """Owns the nodes of a minibatch, their schedule and their memory.
 
     Args:
@@ -281,6 +298,8 @@ class Graph:
         ...     loss.item(), x.grad.tolist()
         (5.0, [[2.0, 4.0]])
     """
+
+    __slots__ = ("__weakref__", "_core", "_policy", "_policy_name", "_sites", "dtype", "training")
 
     def __init__(
         self,
@@ -557,9 +576,10 @@ def _as_dict(struct: Any) -> dict[str, Any]:
     return {name: getattr(struct, name) for name, _ in ffi.typeof(struct[0]).fields}
 
 
+_CORE_FUNCTIONS = ("ln_add2", "ln_add", "ln_add_part", "ln_add_row")
 _nodes.bind(
-    *(int(ffi.cast("intptr_t", ffi.addressof(lib, name))) for name in ("ln_add1", "ln_add2", "ln_add", "ln_add_part")),
+    *(int(ffi.cast("intptr_t", ffi.addressof(lib, name))) for name in _CORE_FUNCTIONS),
     *_ARITHMETIC.values(),
     _arithmetic,
-    Node,
+    _subscript,
 )

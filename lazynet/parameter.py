@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import errors
+from . import _nodes, errors
 from . import init as initializers
 from ._core import DTYPES, check, dtype_code, ffi, last_error, lib, pointer
 from .graph import Node
@@ -27,7 +27,7 @@ class SparseRows(NamedTuple):
         return dense
 
 
-class Parameter:
+class Parameter(_nodes.CoreParameter):
     """A trainable matrix, or a vector, which counts as one row.
 
     Args:

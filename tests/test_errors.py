@@ -66,7 +66,6 @@ def test_types(graph):
         lambda: bool(x),
         lambda: copy.copy(x),
         lambda: pickle.dumps(x),
-        lambda: ln.tanh(ln.Node.__new__(ln.Node)),
         lambda: x < x,
         lambda: graph.input("word"),
         lambda: graph.forward(None),
@@ -79,6 +78,24 @@ def test_types(graph):
     ):
         with pytest.raises(errors.NodeTypeError):
             build()
+
+
+def test_unfinished_objects_are_no_operands(graph):
+    """Objects that Python made without their __init__."""
+    x = graph.input([[1.0, 2.0]])
+    with pytest.raises(TypeError):
+        ln.Node.__new__(ln.Node)
+    for build in (
+        lambda: ln.linear(x, ln.Parameter.__new__(ln.Parameter)),
+        lambda: x + ln.Parameter.__new__(ln.Parameter),
+        lambda: ln.lookup(ln.Graph.__new__(ln.Graph), ln.Parameter((2, 2)), 0),
+        lambda: ln.tanh(ln.Node(ln.Graph.__new__(ln.Graph), 0)),
+        lambda: ln.Node(ln.Graph.__new__(ln.Graph), 0)[0],
+        lambda: ln.Node(ln.Graph.__new__(ln.Graph), 0) * x,
+    ):
+        with pytest.raises(errors.LazyNetError):
+            build()
+    assert x.value.tolist() == [[1.0, 2.0]]
 
 
 def test_values(graph):

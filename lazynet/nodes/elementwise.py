@@ -7,7 +7,7 @@ from typing import Any
 from .._core import lib
 from ..errors import NodeTypeError, NodeValueError
 from ..graph import Node
-from .opdef import build, graph_of, misuse, op, settle, unary
+from .opdef import build, build_unary, graph_of, misuse, op, operator, settle
 
 __all__ = [
     "abs", "absolute_error", "add", "binary_cross_entropy_error", "clip", "cos", "div", "elu", "erf", "exp", "gelu",
@@ -31,88 +31,88 @@ _HINGE_ERROR = op("hinge_error")
 _KL_ERROR = op("kl_error")
 
 
-@unary("neg")
+@operator("neg", x="node")
 def neg(x: Node) -> Node:
     """-x, for every element."""
-    misuse("neg", x)
+    return build_unary("neg", x)
 
 
-@unary("abs")
+@operator("abs", x="node")
 def abs(x: Node) -> Node:
     """|x|; the gradient at 0 is 0, for every element."""
-    misuse("abs", x)
+    return build_unary("abs", x)
 
 
-@unary("square")
+@operator("square", x="node")
 def square(x: Node) -> Node:
     """x², for every element."""
-    misuse("square", x)
+    return build_unary("square", x)
 
 
-@unary("sqrt")
+@operator("sqrt", x="node")
 def sqrt(x: Node) -> Node:
     """√x, for every element."""
-    misuse("sqrt", x)
+    return build_unary("sqrt", x)
 
 
-@unary("exp")
+@operator("exp", x="node")
 def exp(x: Node) -> Node:
     """eˣ, for every element."""
-    misuse("exp", x)
+    return build_unary("exp", x)
 
 
-@unary("log")
+@operator("log", x="node")
 def log(x: Node) -> Node:
     """The natural logarithm, for every element."""
-    misuse("log", x)
+    return build_unary("log", x)
 
 
-@unary("sin")
+@operator("sin", x="node")
 def sin(x: Node) -> Node:
     """sin x, for every element."""
-    misuse("sin", x)
+    return build_unary("sin", x)
 
 
-@unary("cos")
+@operator("cos", x="node")
 def cos(x: Node) -> Node:
     """cos x, for every element."""
-    misuse("cos", x)
+    return build_unary("cos", x)
 
 
-@unary("erf")
+@operator("erf", x="node")
 def erf(x: Node) -> Node:
     """The error function, 2/√π ∫₀ˣ exp(-t²) dt, for every element."""
-    misuse("erf", x)
+    return build_unary("erf", x)
 
 
-@unary("tanh")
+@operator("tanh", x="node")
 def tanh(x: Node) -> Node:
     """tanh x, for every element."""
-    misuse("tanh", x)
+    return build_unary("tanh", x)
 
 
-@unary("sigmoid")
+@operator("sigmoid", x="node")
 def sigmoid(x: Node) -> Node:
     """1 / (1 + e⁻ˣ), for every element."""
-    misuse("sigmoid", x)
+    return build_unary("sigmoid", x)
 
 
-@unary("relu")
+@operator("relu", x="node")
 def relu(x: Node) -> Node:
     """max(x, 0), for every element."""
-    misuse("relu", x)
+    return build_unary("relu", x)
 
 
-@unary("silu")
+@operator("silu", x="node")
 def silu(x: Node) -> Node:
     """x · sigmoid(x) (Elfwing et al. 2018, Sigmoid-Weighted Linear Units), for every element."""
-    misuse("silu", x)
+    return build_unary("silu", x)
 
 
-@unary("softplus")
+@operator("softplus", x="node")
 def softplus(x: Node) -> Node:
     """log(1 + eˣ), without overflow, for every element."""
-    misuse("softplus", x)
+    return build_unary("softplus", x)
 
 
 def _with_attributes(name: str, op_id: int, x: Node, *attributes: float) -> Node:
@@ -129,11 +129,13 @@ def _with_attributes(name: str, op_id: int, x: Node, *attributes: float) -> Node
     return settle(graph, handle)
 
 
+@operator("leaky_relu", x="node", negative_slope="attribute")
 def leaky_relu(x: Node, negative_slope: float = 0.01) -> Node:
     """x where x > 0, ``negative_slope`` · x elsewhere."""
     return _with_attributes("leaky_relu", _LEAKY_RELU, x, negative_slope)
 
 
+@operator("elu", x="node", alpha="attribute")
 def elu(x: Node, alpha: float = 1.0) -> Node:
     """x where x > 0, ``alpha`` · (eˣ - 1) elsewhere (Clevert et al. 2016)."""
     return _with_attributes("elu", _ELU, x, alpha)

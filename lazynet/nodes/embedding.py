@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import errors
 from ..graph import Graph, Node
-from .opdef import build, ids_of, misuse, op
+from .opdef import build, ids_of, misuse, op, operator
 
 if TYPE_CHECKING:
     from ..parameter import Parameter
@@ -16,6 +16,7 @@ __all__ = ["lookup"]
 _LOOKUP = op("lookup")
 
 
+@operator("lookup", graph="graph", table="operand", ids="id")
 def lookup(graph: Graph, table: Parameter, ids: Any) -> Node:
     """Rows of a table.
 
@@ -31,7 +32,7 @@ def lookup(graph: Graph, table: Parameter, ids: Any) -> Node:
         NodeIndexError: An id is out of range; names the table, the id and the size.
     """
     try:
-        return build(graph, _LOOKUP, (table,), (), (ids,) if type(ids) is int else ids_of("lookup", ids))
+        return build(graph, _LOOKUP, (table,), (), ids_of("lookup", ids))
     except AttributeError:
         misuse("lookup", graph, table, ids)
     except (errors.NodeIndexError, OverflowError) as error:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .. import _nodes
 from ..graph import Node
-from .opdef import build, graph_of, misuse, op
+from .opdef import build, graph_of, misuse, op, operator
 
 if TYPE_CHECKING:
     from ..parameter import Parameter
 
 __all__ = ["linear", "matmul"]
 
-_build = _nodes.build
 _LINEAR, _MATMUL = op("linear"), op("matmul")
-_PLAIN, _TRANSPOSED = (0.0,), (1.0,)
 
 
+@operator("linear", x="node", weight="operand", bias="optional", transpose="attribute")
 def linear(x: Node, weight: Parameter | Node, bias: Parameter | Node | None = None, *, transpose: bool = False) -> Node:
     """x W + b: all rows of all examples that share ``weight`` and ``bias`` in one product.
 
@@ -39,8 +37,7 @@ def linear(x: Node, weight: Parameter | Node, bias: Parameter | Node | None = No
     """
     try:
         operands = (x, weight) if bias is None else (x, weight, bias)
-        graph = x.graph
-        return _build(graph, graph._address, _LINEAR, operands, _TRANSPOSED if transpose else _PLAIN, ())
+        return build(x.graph, _LINEAR, operands, (bool(transpose),))
     except AttributeError:
         misuse("linear", x, weight, bias)
 

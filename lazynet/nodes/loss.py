@@ -14,7 +14,7 @@ from .elementwise import (
     kl_error,
     squared_error,
 )
-from .opdef import build, ids_of, misuse, op
+from .opdef import build, ids_of, misuse, op, operator
 from .reduce import mean, sum
 
 __all__ = [
@@ -24,9 +24,11 @@ __all__ = [
 
 _CROSS_ENTROPY, _NLL_LOSS = op("cross_entropy"), op("nll_loss")
 
+_REDUCTIONS = ("mean", "sum", "none")
+
 
 def _check_reduction(name: str, reduction: str) -> None:
-    if reduction not in ("mean", "sum", "none"):
+    if reduction not in _REDUCTIONS:
         raise errors.NodeValueError(f"{name}: reduction={reduction!r} is given; 'mean', 'sum' or 'none' is required")
 
 
@@ -47,7 +49,7 @@ def _by_class(
     _check_reduction(name, reduction)
     if not isinstance(x, Node):
         misuse(name, x)
-    targets = (target,) if type(target) is int else ids_of(name, target)
+    targets = ids_of(name, target)
     rows = build(x.graph, op_id, (x,), attributes, targets)
     if len(targets) == 1 and (reduction != "mean" or targets[0] != ignore_index):
         return rows  # a 1 x 1 node already
@@ -58,6 +60,9 @@ def _by_class(
     return total if reduction == "sum" else total * (1 / counted if counted else 0.0)
 
 
+@operator(
+    "cross_entropy", logits="node", target="id", reduction=_REDUCTIONS, ignore_index="preset", label_smoothing="preset"
+)
 def cross_entropy(
     logits: Node,
     target: Any,
@@ -87,6 +92,7 @@ def cross_entropy(
     return _by_class("cross_entropy", _CROSS_ENTROPY, logits, target, reduction, ignore_index, attributes)
 
 
+@operator("nll_loss", log_probabilities="node", target="id", reduction=_REDUCTIONS, ignore_index="preset")
 def nll_loss(log_probabilities: Node, target: Any, *, reduction: str = "mean", ignore_index: int = -100) -> Node:
     """-log_probabilities[target] of every row; arguments as in :func:`cross_entropy`."""
     attributes = (float(ignore_index),)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
-from typing import Any, NamedTuple, NoReturn
+from inspect import signature
+from sys import intern
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -12,7 +14,9 @@ from .. import _nodes, errors
 from .._core import ffi, lib
 from ..graph import Graph, Node
 
-__all__ = ["BUILT", "OPS", "OpDef", "build", "graph_of", "ids_of", "misuse", "op", "settle", "unary"]
+__all__ = [
+    "BUILT", "OPS", "OpDef", "build", "build_unary", "graph_of", "ids_of", "misuse", "op", "operator", "settle",
+]  # fmt: skip
 
 
 class OpDef(NamedTuple):
@@ -76,7 +80,7 @@ def settle(graph: Graph, handle: int, *others: Any) -> Node:
     """The node of what a building call returned, or its error."""
     if handle < 0:
         handle = graph._settle(handle, *others)
-    return Node(graph, graph._address, handle)
+    return Node(graph, handle)
 
 
 def graph_of(name: str, *operands: Any) -> Graph:
@@ -89,6 +93,8 @@ def graph_of(name: str, *operands: Any) -> Graph:
 
 def ids_of(name: str, ids: Any) -> list[int]:
     """A list of integers from an integer, a sequence or an array of any integer type."""
+    if type(ids) is int:  # of any size: what is out of range is not of a wrong type
+        return [ids]
     array = np.asarray(ids)
     if array.dtype == object or (array.size and array.dtype.kind not in "iu"):
         raise errors.NodeTypeError(f"{name}: ids of type {array.dtype} are given; integers are required")
@@ -107,18 +113,56 @@ def build(
 ) -> Node:
     """The node of an operator; operands are nodes and parameters. AttributeError where one is neither."""
     try:
-        node: Node = _nodes.build(graph, graph._address, op_id, operands, attributes, payload)
+        node: Node = _nodes.build(graph, op_id, operands, attributes, payload)
         return node
     except OverflowError as error:
         raise errors.NodeIndexError(f"{_text(lib.ln_op_name(op_id))}: {error}") from None
 
 
-def unary(name: str) -> Callable[[Callable[[Node], Node]], Callable[[Node], Node]]:
-    """Makes an operator of one node of a function that is called only for what is no node."""
-    op_id = op(name)
+def build_unary(name: str, x: Node) -> Node:
+    """The node of an operator of one node without attributes."""
+    if not isinstance(x, Node):
+        misuse(name, x)
+    return build(x.graph, OPS[name].id, (x,))
 
-    def decorate(function: Callable[[Node], Node]) -> Callable[[Node], Node]:
-        fast: Callable[[Node], Node] = update_wrapper(_nodes.Unary(op_id, function), function)
+
+# What an argument may be for csrc/python/operator.cc to build the node without the Python function.
+_KINDS = {
+    "node": "n",  # the first operand; says in which graph
+    "operand": "o",  # a node or a parameter
+    "optional": "p",  # the same, or None
+    "nodes": "l",  # a list or tuple of nodes, at least one
+    "graph": "g",
+    "id": "i",  # one integer, at least 0
+    "attribute": "a",  # a number
+    "preset": "d",  # an attribute that is left out
+    "choice": "c",  # which of several operators
+}
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def operator(ops: str | Sequence[str], **kinds: str | tuple[str, ...]) -> Callable[[_Function], _Function]:
+    """Lets C build the nodes of a function whenever its arguments are of the plainest kinds.
+
+    The function is called with all others, and where building fails: it holds every rule and every message.
+
+    Args:
+        ops: The operator, or the ones between which a ``"choice"`` decides.
+        kinds: For each argument of the function one of the kinds above, or a tuple of words that make no difference
+            (and are its only values). Their order is that of the function; defaults are read from it.
+    """
+    ids = tuple(op(name) for name in ([ops] if isinstance(ops, str) else ops))
+
+    def decorate(function: _Function) -> _Function:
+        arguments, positional = [], 0
+        for argument in signature(function).parameters.values():
+            kind = kinds[argument.name]
+            preset = argument.default if isinstance(argument.default, (int, float)) else 0.0
+            words = kind if isinstance(kind, tuple) else ()
+            letter = "w" if isinstance(kind, tuple) else _KINDS[kind]
+            arguments.append((argument.name, letter, float(preset), tuple(map(intern, words))))
+            positional += argument.kind is not argument.KEYWORD_ONLY
+        fast: Any = update_wrapper(_nodes.Operator(ids, positional, function, tuple(arguments)), function)
         return fast
 
     return decorate

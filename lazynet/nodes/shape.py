@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from .. import _nodes, errors
 from .._core import lib
 from ..graph import Node
-from .opdef import build, misuse, op, settle, unary
+from .opdef import build, build_unary, misuse, op, operator, settle
 
 __all__ = ["concat", "copy", "reshape", "slice_cols", "slice_rows", "split", "stop_gradient", "transpose"]
 
@@ -24,11 +24,12 @@ def build_of_list(name: str, op_id: int, nodes: Sequence[Node], attributes: Sequ
         raise errors.NodeValueError(f"{name}: an empty list is given; at least one node is required")
     try:
         graph = nodes[0].graph
-        return _nodes.build(graph, graph._address, op_id, nodes, attributes, ())
+        return build(graph, op_id, nodes, attributes)
     except AttributeError:
         misuse(name, *nodes)
 
 
+@operator(("concat_rows", "concat_cols"), nodes="nodes", axis="choice")
 def concat(nodes: Sequence[Node], axis: int = 1) -> Node:
     """One matrix of several.
 
@@ -105,13 +106,13 @@ def copy(x: Node) -> Node:
     return build(x.graph, _COPY, (x,), (), (rows, cols))
 
 
-@unary("transpose")
+@operator("transpose", x="node")
 def transpose(x: Node) -> Node:
     """``(rows, cols)`` to ``(cols, rows)``."""
-    misuse("transpose", x)
+    return build_unary("transpose", x)
 
 
-@unary("stop_gradient")
+@operator("stop_gradient", x="node")
 def stop_gradient(x: Node) -> Node:
     """The same value, through which no gradient flows."""
-    misuse("stop_gradient", x)
+    return build_unary("stop_gradient", x)

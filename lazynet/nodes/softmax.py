@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import errors
 from ..graph import Node
-from .opdef import misuse, op, unary
+from .opdef import build_unary, misuse, op, operator
 from .reduce import reduce
 
 __all__ = ["log_softmax", "logsumexp", "softmax", "sparsemax"]
@@ -58,7 +58,7 @@ def logsumexp(x: Node, axis: int | None = 1) -> Node:
     return reduce("logsumexp", _LOGSUMEXP, x, axis)
 
 
-@unary("sparsemax")
+@operator("sparsemax", x="node")
 def sparsemax(x: Node) -> Node:
     """The point of the probability simplex nearest to each row (Martins and Astudillo 2016, From Softmax to Sparsemax)."""
-    misuse("sparsemax", x)
+    return build_unary("sparsemax", x)
