@@ -6,7 +6,6 @@
 #include <string>
 
 #include "error.h"
-#include "threads.h"
 
 namespace lazynet {
 namespace {
@@ -28,9 +27,6 @@ void* find(void* library, const std::string& name, const char* path) {
   if (!symbol) fail(LN_DEVICE_ERROR, "BLAS: ", path, " has no ", name, "; a CBLAS library is required");
   return symbol;
 }
-
-// Multiplications below which a second thread costs more than it brings.
-constexpr int64_t kGrainProducts = int64_t{1} << 18;
 
 }  // namespace
 
@@ -62,18 +58,9 @@ void gemm_serial(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64
 template <class T>
 void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda,
           const T* b, int64_t ldb, T beta, T* c, int64_t ldc) {
-  const int64_t products = m * n * std::max<int64_t>(k, 1);
-  // Cut the longer side of C: rows of op(A), or columns of op(B).
-  const bool by_rows = m >= n;
-  const int64_t size = by_rows ? m : n;
-  const int64_t grain = std::max<int64_t>(1, size * kGrainProducts / std::max<int64_t>(products, 1));
-  parallel_for(size, grain, [&](int64_t begin, int64_t end) {
-    if (by_rows)
-      gemm_serial(transpose_a, transpose_b, end - begin, n, k, alpha, a + (transpose_a ? begin : begin * lda), lda, b,
-                  ldb, beta, c + begin * ldc, ldc);
-    else
-      gemm_serial(transpose_a, transpose_b, m, end - begin, k, alpha, a, lda, b + (transpose_b ? begin * ldb : begin),
-                  ldb, beta, c + begin, ldc);
+  for_gemm_parts(m, n, k, [&](const GemmPart& part) {
+    gemm_serial(transpose_a, transpose_b, part.rows, part.cols, k, alpha, a + (transpose_a ? part.row : part.row * lda),
+                lda, b + (transpose_b ? part.col * ldb : part.col), ldb, beta, c + part.row * ldc + part.col, ldc);
   });
 }
 

@@ -15,6 +15,14 @@ struct Piece {
   int64_t ld;
 };
 
+// A stretch of a flat operator's batch: elements that lie one after another in the result and in each argument.
+struct Run {
+  int64_t begin;  // in result.matrix
+  int64_t elements;
+  void* value[2];
+  void* grad[2];  // null where no gradient is wanted
+};
+
 // One argument of all members.
 struct Operand {
   // A list argument has the pieces of member i at [begin[i], begin[i + 1]); others have piece i.
@@ -37,6 +45,10 @@ struct Batch {
   int argument_count;  // operands present (optional ones may be missing)
   const double* attributes;
   const int64_t* const* payload;  // member i's integers at payload[i]; null without payload
+  // Flat operators whose arguments all have the result's shape: the whole batch in stretches, in place of
+  // pieces. Null: there are pieces.
+  const Run* runs = nullptr;
+  int64_t run_count = 0;
   // How an argument of a flat operator is spread over the result, an argument each.
   const uint8_t* broadcast;  // see Broadcast
   // Row-sparse gradient of a shared table (lookup_shared only): returns the address of the gradient of

@@ -1,6 +1,9 @@
 #include "memory_plan.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "error.h"
 
 namespace lazynet {
 
@@ -34,10 +37,64 @@ Piece MatrixScan::matrix() const {
 
 namespace {
 
-// Imagined buffers lie so far apart, and so far from real memory, that no two are ever adjacent.
-char* imagined_address(int32_t buffer, int64_t offset) {
-  return reinterpret_cast<char*>((int64_t{1} << 62) + (int64_t{buffer} << 44) + offset);
-}
+// Looks at the members of a flat operator in turn and joins those that lie one after another in all arguments.
+class RunScan {
+ public:
+  RunScan(std::vector<RunPlan>* runs, int arguments, int64_t element_size)
+      : runs_(*runs), begin_(runs->size()), arguments_(arguments), element_size_(element_size) {}
+
+  // One member: `at[k]` is where argument k starts, its rows `ld[k]` elements apart.
+  void add(char* const* at, const int64_t* ld, int64_t rows, int64_t cols) {
+    bool dense = true;
+    for (int k = 0; k < arguments_; ++k) dense = dense && (ld[k] == cols || rows <= 1);
+    if (rows == 0 || cols == 0) return;
+    if (dense) {
+      cols *= rows;
+      rows = 1;
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+      RunPlan run{cols, {}};
+      for (int k = 0; k < arguments_; ++k) run.argument[k] = at[k] + row * ld[k] * element_size_;
+      add_stretch(run);
+    }
+  }
+  // Argument k lies in one stretch.
+  bool adjacent(int k) const { return adjacent_[k]; }
+  // Whether stretches of argument k share memory.
+  bool overlapping(int k) const {
+    if (ascending_[k]) return false;
+    std::vector<std::pair<char*, int64_t>> sorted;
+    for (std::size_t i = begin_; i < runs_.size(); ++i) sorted.emplace_back(runs_[i].argument[k], runs_[i].elements);
+    std::sort(sorted.begin(), sorted.end());
+    for (std::size_t i = 1; i < sorted.size(); ++i)
+      if (sorted[i].first < sorted[i - 1].first + sorted[i - 1].second * element_size_) return true;
+    return false;
+  }
+
+ private:
+  void add_stretch(const RunPlan& run) {
+    bool extends = runs_.size() > begin_;
+    if (extends) {
+      const int64_t bytes = runs_.back().elements * element_size_;
+      for (int k = 0; k < arguments_; ++k) {
+        char* end = runs_.back().argument[k] + bytes;
+        adjacent_[k] = adjacent_[k] && run.argument[k] == end;
+        ascending_[k] = ascending_[k] && run.argument[k] >= end;
+        extends = extends && run.argument[k] == end;
+      }
+    }
+    if (extends)
+      runs_.back().elements += run.elements;
+    else
+      runs_.push_back(run);
+  }
+
+  std::vector<RunPlan>& runs_;
+  const std::size_t begin_;
+  const int arguments_;
+  const int64_t element_size_;
+  bool adjacent_[2] = {true, true}, ascending_[2] = {true, true};
+};
 
 class Planner {
  public:
@@ -68,11 +125,17 @@ class Planner {
  private:
   void add_batch(int32_t begin, int32_t end) {
     const NodeRecord& first = nodes_[plan_.schedule.order[begin]];
-    BatchPlan batch{first.op, first.signature, begin, end, 0, 0, 0, static_cast<int32_t>(plan_.operands.size()),
-                    0,        false,           false};
+    const auto operands = static_cast<int32_t>(plan_.operands.size());
+    const auto runs = static_cast<int32_t>(plan_.runs.size());
+    BatchPlan batch{first.op, first.signature, begin, end, 0, 0, 0, operands, operands, runs, runs};
     batch.buffer = buffer_for(first.signature);
     batch.offset = plan_.buffers[batch.buffer].bytes;
-    analyse_operands(&batch);
+    if (in_runs(batch))
+      analyse_runs(&batch);
+    else
+      analyse_operands(&batch);
+    batch.operand_end = static_cast<int32_t>(plan_.operands.size());
+    batch.run_end = static_cast<int32_t>(plan_.runs.size());
     place_members(&batch);
     plan_.batches.push_back(batch);
   }
@@ -80,6 +143,9 @@ class Planner {
   int32_t buffer_for(int32_t signature) {
     int32_t& known = buffer_of_signature_[signature];
     if (keep_ && known >= 0) return known;
+    if (static_cast<int64_t>(plan_.buffers.size()) == Place::kBuffers)
+      fail(LN_GRAPH_ERROR, "plan: it has more than ", Place::kBuffers,
+           " buffers; run forward on fewer nodes at a time");
     known = static_cast<int32_t>(plan_.buffers.size());
     plan_.buffers.emplace_back();
     plan_.buffers.back().first_batch = batch_number();
@@ -94,7 +160,7 @@ class Planner {
     for (int32_t i = batch->begin; i < batch->end; ++i) {
       const int32_t id = plan_.schedule.order[i];
       NodeRecord& node = nodes_[id];
-      node.value = imagined_address(batch->buffer, buffer.bytes);
+      node.value = Place::of(batch->buffer, buffer.bytes);
       nodes_.buffer[id] = batch->buffer;
       buffer.bytes += node.elements() * element_size_;
       unread_[batch->buffer] += readers_[id];
@@ -103,40 +169,76 @@ class Planner {
     batch->bytes = buffer.bytes - batch->offset;
   }
 
+  // Elements of a flat operator are independent, so members whose arguments have their shape are stretches only.
+  bool in_runs(const BatchPlan& batch) const {
+    if (!op_info(batch.op).flat) return false;
+    const int arguments = nodes_[plan_.schedule.order[batch.begin]].argument_count;
+    for (int k = 0; k < arguments; ++k)
+      if (signatures_.broadcast(batch.signature)[k] != kFull) return false;
+    return true;
+  }
+
+  void analyse_runs(BatchPlan* batch) {
+    const int arguments = nodes_[plan_.schedule.order[batch->begin]].argument_count;
+    RunScan scan(&plan_.runs, arguments, element_size_);
+    ArgumentScan read[2];
+    int64_t elements = 0;
+    for (int32_t i = batch->begin; i < batch->end; ++i) {
+      const NodeRecord& node = nodes_[plan_.schedule.order[i]];
+      const int32_t* ids = nodes_.arguments_of(node);
+      char* at[2];
+      int64_t ld[2];
+      for (int k = 0; k < arguments; ++k) {
+        at[k] = look_at(ids[k], &read[k]);
+        ld[k] = nodes_[ids[k]].ld;
+      }
+      scan.add(at, ld, node.rows, node.cols);
+      elements += node.elements();
+    }
+    for (int k = 0; k < arguments; ++k) {
+      OperandPlan operand{};
+      operand.mode = scan.adjacent(k) ? OperandMode::kAdjacent : OperandMode::kIndexed;
+      operand.gradients = read[k].gradients();
+      operand.in_plan = read[k].in_plan;
+      operand.overlapping = keep_ && operand.gradients != Wish::kNone && scan.overlapping(k);
+      operand.pieces = batch->end - batch->begin;
+      operand.bytes = elements * element_size_;
+      plan_.read_bytes += operand.bytes;
+      plan_.operands.push_back(operand);
+    }
+  }
+
   void analyse_operands(BatchPlan* batch) {
     const OpInfo& op = op_info(batch->op);
-    const NodeRecord& first = nodes_[plan_.schedule.order[batch->begin]];
     const bool list = op.maximum_arguments < 0;
-    const int operands = list ? 1 : first.argument_count;
+    const int operands = list ? 1 : nodes_[plan_.schedule.order[batch->begin]].argument_count;
     int64_t scratch = 0;
-    batch->flat_values = batch->flat_gradients = op.flat;
     for (int k = 0; k < operands; ++k) {
       const ArgumentInfo& info = op.arguments[k];
+      const bool shared = info.role == Role::kShared;
       MatrixScan scan(op.flat, element_size_);
-      int64_t pieces = 0;
-      uniform_ = true;
-      first_read_ = -1;
+      ArgumentScan read;
+      OperandPlan operand{};
       for (int32_t i = batch->begin; i < batch->end; ++i) {
         const NodeRecord& node = nodes_[plan_.schedule.order[i]];
-        const int32_t* arguments = nodes_.arguments_of(node);
+        const int32_t* ids = nodes_.arguments_of(node);
         for (int a = list ? 0 : k; a < (list ? node.argument_count : k + 1); ++a) {
-          read(arguments[a], &scan);
-          ++pieces;
+          char* at = look_at(ids[a], &read);
+          // The buffer must live as long as any member reads it, so only the scan stops at the first.
+          if (shared && i > batch->begin) continue;
+          const NodeRecord& view = nodes_[ids[a]];
+          scan.add(at, view.rows, view.cols, view.ld);
+          ++operand.pieces;
         }
-        // The buffer must live as long as any member reads it, so only the scan stops at the first.
-        if (info.role == Role::kShared && i == batch->begin) shared_elements_ = scan.elements();
       }
-      const bool shared = info.role == Role::kShared;
-      OperandPlan operand{OperandMode::kShared, shared ? 1 : pieces,
-                          (shared ? shared_elements_ : scan.elements()) * element_size_};
-      if (!shared)
-        operand.mode = scan.adjacent() ? OperandMode::kAdjacent
-                       : info.packed   ? OperandMode::kGathered
+      operand.mode = shared            ? OperandMode::kShared
+                     : scan.adjacent() ? OperandMode::kAdjacent
+                     : info.packed     ? OperandMode::kGathered
                                        : OperandMode::kIndexed;
-      const bool in_order = operand.mode == OperandMode::kAdjacent &&
-                            signatures_.broadcast(batch->signature)[k] == kFull && nodes_[first_read_].elements() > 0;
-      batch->flat_values = batch->flat_values && in_order;
-      batch->flat_gradients = batch->flat_gradients && in_order && uniform_;
+      operand.gradients = read.gradients();
+      operand.in_plan = read.in_plan;
+      operand.bytes = scan.elements() * element_size_;
+      operand.matrix = scan.matrix();
       if (operand.mode == OperandMode::kGathered) {
         scratch += aligned(operand.bytes);
         plan_.gathered_bytes += operand.bytes;
@@ -145,22 +247,27 @@ class Planner {
       plan_.read_bytes += operand.bytes;
       plan_.operands.push_back(operand);
     }
-    batch->operand_end = static_cast<int32_t>(plan_.operands.size());
     plan_.scratch_bytes = std::max(plan_.scratch_bytes, scratch);
   }
 
-  void read(int32_t argument, MatrixScan* scan) {
+  // What all members' arguments at one position have in common.
+  struct ArgumentScan {
+    bool in_plan = true, some = false, all = true;
+    Wish gradients() const { return all ? Wish::kAll : some ? Wish::kSome : Wish::kNone; }
+  };
+
+  // The place of an argument that the batch at hand reads.
+  char* look_at(int32_t argument, ArgumentScan* scan) {
     const NodeRecord& view = nodes_[argument];
     const NodeRecord& root = nodes_[view.root];
-    scan->add(root.value + view.offset * element_size_, view.rows, view.cols, view.ld);
-    if (first_read_ < 0) first_read_ = argument;
-    const NodeRecord& first = nodes_[first_read_];
-    uniform_ = uniform_ && !root.has(kComputed) && nodes_.buffer[view.root] == nodes_.buffer[first.root] &&
-               view.has(kRequiresGrad) == first.has(kRequiresGrad);
-    if (keep_ || root.has(kComputed)) return;
-    const int32_t buffer = nodes_.buffer[view.root];
-    plan_.buffers[buffer].last_batch = batch_number();
-    --unread_[buffer];
+    scan->in_plan = scan->in_plan && !root.has(kComputed);
+    (view.has(kRequiresGrad) ? scan->some : scan->all) = view.has(kRequiresGrad);
+    if (!keep_ && !root.has(kComputed)) {
+      const int32_t buffer = nodes_.buffer[view.root];
+      plan_.buffers[buffer].last_batch = batch_number();
+      --unread_[buffer];
+    }
+    return root.value + view.offset * element_size_;
   }
 
   int64_t peak() const {
@@ -187,9 +294,6 @@ class Planner {
   std::vector<int64_t> shared_bytes_;  // by signature: rows that one shared pass may have to gather
   std::vector<int64_t> unread_;        // by buffer: readers not in this plan
   std::vector<uint8_t> stays_;         // by buffer: holds a node that was asked for or that nothing reads
-  int64_t shared_elements_ = 0;
-  int32_t first_read_ = -1;  // of the operand at hand
-  bool uniform_ = true;      // all that it has read lies in one new buffer, and wants gradients, as the first
   Plan plan_;
 };
 

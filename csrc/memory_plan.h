@@ -35,11 +35,22 @@ class MatrixScan {
 };
 
 enum class OperandMode : uint8_t { kAdjacent, kIndexed, kGathered, kShared };
+enum class Wish : uint8_t { kNone, kAll, kSome };  // which members' arguments require gradients
 
 struct OperandPlan {
   OperandMode mode;
+  Wish gradients;
+  bool in_plan;      // every member's argument is computed by this plan
+  bool overlapping;  // in runs: stretches share memory
   int64_t pieces;
   int64_t bytes;
+  Piece matrix;  // adjacent and packed: the matrix that the pieces are, `value` a place
+};
+
+// The arguments of one stretch of a flat operator, see Run; places.
+struct RunPlan {
+  int64_t elements;
+  char* argument[2];
 };
 
 struct BatchPlan {
@@ -48,9 +59,7 @@ struct BatchPlan {
   int32_t buffer;         // in Plan::buffers
   int64_t offset, bytes;  // of the batch's values in the buffer
   int32_t operand_begin, operand_end;
-  // A flat operator whose operands all lie in order, spread over nothing: the kernel needs addresses of the
-  // first elements only. For gradients also: each operand lies in one buffer, and all or none of it wants them.
-  bool flat_values, flat_gradients;
+  int32_t run_begin, run_end;  // in Plan::runs; none: the kernel reads the members piece by piece
 };
 
 // One buffer a signature when gradients will be wanted, batch after batch, so that a later pass over all of
@@ -63,10 +72,29 @@ struct BufferPlan {
   char* grad = nullptr;     // during and after backward
 };
 
+// Before there is memory a value has a place: an imagined address, which no real one equals and which is adjacent
+// to none of another buffer. Arguments that were computed earlier have their real address.
+class Place {
+ public:
+  static constexpr int kOffsetBits = 40;
+  static constexpr int64_t kBuffers = int64_t{1} << (63 - kOffsetBits);
+  static char* of(int32_t buffer, int64_t offset) {
+    return reinterpret_cast<char*>(INT64_MIN | int64_t{buffer} << kOffsetBits | offset);
+  }
+  explicit Place(const char* address) : bits_(reinterpret_cast<int64_t>(address)) {}
+  bool real() const { return bits_ >= 0; }
+  int64_t buffer() const { return (bits_ & INT64_MAX) >> kOffsetBits; }
+  int64_t offset() const { return bits_ & ((int64_t{1} << kOffsetBits) - 1); }
+
+ private:
+  int64_t bits_;
+};
+
 struct Plan {
   Schedule schedule;
   std::vector<BatchPlan> batches;
   std::vector<OperandPlan> operands;
+  std::vector<RunPlan> runs;
   std::vector<BufferPlan> buffers;
   int64_t value_bytes = 0;           // all buffers together
   int64_t scratch_bytes = 0;         // for the gathers of one batch, the largest
@@ -75,6 +103,17 @@ struct Plan {
   int64_t gathered_bytes = 0, read_bytes = 0;
   int64_t lower_bound = -1;  // of batches; counted only when asked for
   bool from_cache = false;
+
+  // The real address of a place, once buffers are placed.
+  char* value_at(char* address) const {
+    const Place place(address);
+    return place.real() ? address : buffers[place.buffer()].value + place.offset();
+  }
+  // The same for its gradient; of this plan's places only.
+  char* grad_at(char* address) const {
+    const Place place(address);
+    return buffers[place.buffer()].grad + place.offset();
+  }
 };
 
 // Sets the members' (imagined) addresses in `nodes`. `keep`: gradients will be wanted. `readers[id]`: how many

@@ -69,7 +69,7 @@ struct Line {
     return single ? *this : Line{offset(value, column), offset(grad, column), step, false};
   }
 };
-// A member, or a whole batch in one row.
+// A member, or part of a stretch.
 template <class T>
 struct Grid {
   int64_t rows, cols;
@@ -103,30 +103,40 @@ Grid<T> member_grid(const Batch& batch, int64_t member) {
   return grid;
 }
 
-// The whole batch as one row; only when all operands are packed, see packed().
+// Part of a stretch.
 template <class T>
-Grid<T> batch_grid(const Batch& batch) {
-  const Piece& result = batch.result.matrix;
-  Grid<T> grid{1, result.rows * result.cols, full_line<T>(result), {}, {nullptr, nullptr, 0, false}};
-  grid.a = full_line<T>(batch.arguments[0].matrix);
-  if (batch.argument_count > 1) grid.b = full_line<T>(batch.arguments[1].matrix);
+Grid<T> run_grid(const Batch& batch, const Run& run, int64_t first, int64_t count) {
+  auto line = [&](int k) {
+    return Line<T>{static_cast<T*>(run.value[k]) + first, offset(static_cast<T*>(run.grad[k]), first), count, false};
+  };
+  const int64_t begin = run.begin + first;
+  Grid<T> grid{1, count, full_line<T>(batch.result.matrix).from(begin), line(0), {nullptr, nullptr, 0, false}};
+  if (batch.argument_count > 1) grid.b = line(1);
   return grid;
 }
-bool packed(const Batch& batch, const Operand& operand, const void* memory) {
-  const Piece &matrix = operand.matrix, &result = batch.result.matrix;
-  return memory != nullptr && matrix.ld == matrix.cols && matrix.rows * matrix.cols == result.rows * result.cols;
-}
-bool values_packed(const Batch& batch) {
-  for (int k = 0; k < batch.argument_count; ++k) {
-    const Operand& operand = batch.arguments[k];
-    if (!packed(batch, operand, operand.matrix.value)) return false;
-  }
-  return true;
-}
-bool all_full(const Batch& batch) {
-  for (int k = 0; k < batch.argument_count; ++k)
-    if (batch.broadcast && batch.broadcast[k] != kFull) return false;
-  return true;
+
+// Calls function(run, first, count) for parts of stretches that are all of the batch together; over the threads
+// unless `serial`.
+template <class Function>
+void for_runs(const Batch& batch, bool serial, const Function& function) {
+  auto range = [&](int64_t begin, int64_t end) {
+    int64_t low = 0, high = batch.run_count;  // `begin` lies in one of runs low to high - 1
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      (batch.runs[middle].begin <= begin ? low : high) = middle;
+    }
+    for (; low < batch.run_count && batch.runs[low].begin < end; ++low) {
+      const Run& run = batch.runs[low];
+      const int64_t first = begin > run.begin ? begin - run.begin : 0;
+      const int64_t last = end < run.begin + run.elements ? end - run.begin : run.elements;
+      function(run, first, last - first);
+    }
+  };
+  const Run& last = batch.runs[batch.run_count - 1];
+  if (serial)
+    range(0, last.begin + last.elements);
+  else
+    parallel_for(last.begin + last.elements, kGrainElements, range);
 }
 
 // A formula with its attributes; by value, so that the compiler keeps them in registers.
@@ -228,22 +238,29 @@ struct Elementwise {
 
 template <class Formula, class T>
 void elementwise_forward(const Batch& batch) {
-  const Elementwise<Formula, T> formula(batch);
-  if (all_full(batch) && values_packed(batch)) return formula.forward(batch_grid<T>(batch));
-  for_members(batch, false, [&](int64_t i) { formula.forward(member_grid<T>(batch, i)); });
+  using Kernel = Elementwise<Formula, T>;
+  const Kernel formula(batch);
+  if (batch.runs)
+    for_runs(batch, false, [&](const Run& run, int64_t first, int64_t count) {
+      Kernel::template value_span<false, false>(formula, run_grid<T>(batch, run, first, count));
+    });
+  else
+    for_members(batch, false, [&](int64_t i) { formula.forward(member_grid<T>(batch, i)); });
 }
 
 // A pass an argument: the arguments may be the same node.
 template <int kArgument, class Formula, class T>
 void argument_backward(const Batch& batch) {
+  using Kernel = Elementwise<Formula, T>;
   const Operand& operand = batch.arguments[kArgument];
   if (!operand.wants_grad) return;
-  const Elementwise<Formula, T> formula(batch);
-  const Piece& result = batch.result.matrix;
-  bool flat = all_full(batch) && packed(batch, operand, operand.matrix.grad) && result.grad &&
-              (!Formula::kReadsArguments || values_packed(batch)) && (!Formula::kReadsResult || result.value);
-  if (flat) return formula.template backward<kArgument>(batch_grid<T>(batch));
-  for_members(batch, true, [&](int64_t i) { formula.template backward<kArgument>(member_grid<T>(batch, i)); });
+  const Kernel formula(batch);
+  if (batch.runs)
+    for_runs(batch, operand.overlapping, [&](const Run& run, int64_t first, int64_t count) {
+      Kernel::template gradient_span<kArgument, false, false>(formula, run_grid<T>(batch, run, first, count));
+    });
+  else
+    for_members(batch, true, [&](int64_t i) { formula.template backward<kArgument>(member_grid<T>(batch, i)); });
 }
 template <class Formula, class T>
 void elementwise_backward(const Batch& batch) {

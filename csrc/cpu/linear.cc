@@ -19,17 +19,22 @@ struct Linear {
 
 }  // namespace
 
+// Rows are filled with the bias by the thread that multiplies them, so that they are in its cache.
 template <class T>
 void linear_forward(const Batch& batch) {
   const Linear op(batch);
-  T* y = value_of<T>(op.y);
-  const bool biased = batch.argument_count == 3;
-  if (biased) {
-    const T* bias = value_of<T>(batch.arguments[2].pieces[0]);
-    for (int64_t row = 0; row < op.y.rows; ++row) std::memcpy(y + row * op.y.ld, bias, op.y.cols * sizeof(T));
-  }
-  gemm<T>(false, op.transpose, op.y.rows, op.y.cols, op.x.cols, T(1), value_of<T>(op.x), op.x.ld, value_of<T>(op.w),
-          op.w.ld, biased ? T(1) : T(0), y, op.y.ld);
+  if (batch.argument_count < 3)
+    return gemm<T>(false, op.transpose, op.y.rows, op.y.cols, op.x.cols, T(1), value_of<T>(op.x), op.x.ld,
+                   value_of<T>(op.w), op.w.ld, T(0), value_of<T>(op.y), op.y.ld);
+  const T* bias = value_of<T>(batch.arguments[2].pieces[0]);
+  for_gemm_parts(op.y.rows, op.y.cols, op.x.cols, [&](const GemmPart& part) {
+    T* y = value_of<T>(op.y) + part.row * op.y.ld + part.col;
+    for (int64_t row = 0; row < part.rows; ++row)
+      std::memcpy(y + row * op.y.ld, bias + part.col, part.cols * sizeof(T));
+    gemm_serial<T>(false, op.transpose, part.rows, part.cols, op.x.cols, T(1), value_of<T>(op.x) + part.row * op.x.ld,
+                   op.x.ld, value_of<T>(op.w) + (op.transpose ? part.col * op.w.ld : part.col), op.w.ld, T(1), y,
+                   op.y.ld);
+  });
 }
 
 template <class T>

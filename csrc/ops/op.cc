@@ -67,7 +67,10 @@ OpInfo make(int id, const char* name, const char* family, const char* roles, con
     if (!argument.optional) ++info.minimum_arguments;
     ++info.maximum_arguments;
     if (argument.list) info.maximum_arguments = -1;
+    info.matrices = info.matrices || argument.packed;
   }
+  for (const ArgumentInfo& argument : info.arguments)
+    info.matrices = info.matrices && (argument.packed || argument.role == Role::kShared);
   return info;
 }
 

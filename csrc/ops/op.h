@@ -47,6 +47,7 @@ struct OpInfo {
   const char* backward_reads;
   OpKind kind;
   bool has_shared;       // has a kernel for the gradients of shared arguments
+  bool matrices;         // every argument is packed or shared: the kernels read no member by itself
   bool flat;             // elementwise: every argument is flat
   bool reads_arguments;  // in backward
   bool reads_result;     // in backward

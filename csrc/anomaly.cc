@@ -1,0 +1,69 @@
+#include "anomaly.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "error.h"
+
+namespace lazynet {
+namespace {
+
+int64_t first_non_finite(const Graph& graph, const void* data, int64_t rows, int64_t cols, int64_t ld) {
+  return cpu_backend().first_non_finite[graph.options.dtype](data, rows, cols, ld);
+}
+
+bool node_is_finite(const Graph& graph, int32_t id) {
+  const NodeRecord& node = graph.nodes[id];
+  const char* value = graph.nodes.root_of(id).value + node.offset * static_cast<int64_t>(graph.element_bytes());
+  return first_non_finite(graph, value, node.rows, node.cols, node.ld) < 0;
+}
+
+[[noreturn]] void report(Graph& graph, int32_t id, int64_t element, const char* what) {
+  const NodeRecord& node = graph.nodes[id];
+  std::ostringstream text;
+  text << op_info(node.op).name << ": " << what << " of node " << graph.describe(id);
+  if (element >= 0) text << " is NaN or infinite at row " << element / node.cols << ", col " << element % node.cols;
+  text << "; its arguments are";
+  const int32_t* arguments = graph.nodes.arguments_of(node);
+  for (int32_t k = 0; k < std::min(node.argument_count, 4); ++k)
+    text << (k ? ", " : " ") << graph.describe(arguments[k]);
+  if (node.argument_count > 4) text << ", ...";
+  throw NonFinite(id, text.str());
+}
+
+}  // namespace
+
+// An infinity that came in from an argument (a mask) is not born here; a NaN always is, because nodes run in
+// topological order and inputs and parameters are checked when they enter the graph.
+void check_forward(Graph& graph, const int32_t* members, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const NodeRecord& node = graph.nodes[members[i]];
+    const int64_t at = first_non_finite(graph, node.value, node.rows, node.cols, node.ld);
+    if (at < 0) continue;
+    const char* element = node.value + at * static_cast<int64_t>(graph.element_bytes());
+    const double value = graph.options.dtype == LN_FLOAT64 ? *reinterpret_cast<const double*>(element)
+                                                           : *reinterpret_cast<const float*>(element);
+    bool inherited = false;
+    const int32_t* arguments = graph.nodes.arguments_of(node);
+    for (int32_t k = 0; k < node.argument_count; ++k) inherited |= !node_is_finite(graph, arguments[k]);
+    if (std::isnan(value) || !inherited) report(graph, members[i], at, "the value");
+  }
+}
+
+void check_backward(Graph& graph, const int32_t* members, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const NodeRecord& node = graph.nodes[members[i]];
+    const int32_t* arguments = graph.nodes.arguments_of(node);
+    for (int32_t k = 0; k < node.argument_count; ++k) {
+      const NodeRecord& argument = graph.nodes[arguments[k]];
+      const NodeRecord& root = graph.nodes[argument.root];
+      if (!argument.has(kRequiresGrad) || !root.grad) continue;
+      const char* grad = root.grad + argument.offset * static_cast<int64_t>(graph.element_bytes());
+      if (first_non_finite(graph, grad, argument.rows, argument.cols, argument.ld) >= 0)
+        report(graph, members[i], -1, "a NaN or infinite gradient is born in backward");
+    }
+  }
+}
+
+}  // namespace lazynet

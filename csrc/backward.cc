@@ -1,0 +1,246 @@
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "anomaly.h"
+#include "batch_builder.h"
+#include "executor.h"
+#include "measure.h"
+
+namespace lazynet {
+namespace {
+
+class Backward {
+ public:
+  Backward(Graph& graph, int32_t loss) : graph_(graph), nodes_(graph.nodes), loss_(loss), builder_(graph) {}
+  ~Backward() {
+    if (scratch_) graph_.pool.deallocate(scratch_);
+  }
+
+  void run() {
+    mark_reached();
+    place_gradients();
+    seed_loss();
+    for (auto round = graph_.rounds.rbegin(); round != graph_.rounds.rend(); ++round) run_round(**round);
+    for (std::size_t i = 0; i < graph_.parameters.size(); ++i)
+      if (nodes_[graph_.parameter_nodes[i]].has(kReached) && graph_.parameters[i]->trainable)
+        graph_.parameters[i]->mark_gradient();
+    graph_.counters.statistics.gathers += builder_.gathers;
+    graph_.counters.statistics.gathered_bytes += builder_.gathered_bytes;
+  }
+
+ private:
+  // Which nodes the loss depends on through something that is trained; usually all.
+  void mark_reached() {
+    int64_t active = 0, all = 0;
+    for (NodeRecord& node : nodes_.records) node.flags &= static_cast<uint16_t>(~kReached);
+    nodes_[loss_].flags |= kReached;
+    for (int32_t id = loss_; id >= 0; --id) {
+      const NodeRecord& node = nodes_[id];
+      if (!node.has(kReached) || !node.has(kRequiresGrad)) continue;
+      nodes_.root_of(id).flags |= kReached;
+      if (node.signature >= 0) ++active;
+      const int32_t* arguments = nodes_.arguments_of(node);
+      for (int32_t k = 0; k < node.argument_count; ++k)
+        if (nodes_[arguments[k]].has(kRequiresGrad)) nodes_[arguments[k]].flags |= kReached;
+    }
+    for (const auto& round : graph_.rounds) all += static_cast<int64_t>(round->schedule.order.size());
+    all_active_ = active == all;
+  }
+
+  bool active(int32_t id) const { return nodes_[id].has(kReached) && nodes_[id].has(kRequiresGrad); }
+
+  // All memory before any kernel runs, so that running out of it leaves every gradient untouched.
+  void place_gradients() {
+    std::size_t sink_bytes = 0;
+    int64_t scratch_bytes = 0;
+    for (int32_t id = 0; id < nodes_.size(); ++id) {
+      NodeRecord& node = nodes_[id];
+      if (!node.has(kRequiresGrad))
+        sink_bytes = std::max<std::size_t>(sink_bytes, int64_t{node.rows} * node.ld * graph_.element_bytes());
+      if (node.root != id) continue;
+      node.grad = nullptr;
+      if (!node.has(kReached) || node.signature < 0) continue;
+      place_buffer(nodes_.buffer[id]);
+    }
+    for (int32_t id = 0; id < nodes_.size(); ++id) {
+      NodeRecord& node = nodes_[id];
+      // A plan that was only looked at has left imagined places in nodes that were never computed.
+      if (node.signature < 0 || !node.has(kComputed)) continue;
+      const BufferPlan& buffer = *graph_.buffers[nodes_.buffer[id]];
+      if (buffer.grad) node.grad = buffer.grad + (node.value - buffer.value);
+    }
+    place_sources();
+    for (auto& round : graph_.rounds)
+      scratch_bytes = std::max({scratch_bytes, round->scratch_bytes, round->shared_scratch_bytes});
+    scratch_ = graph_.allocate(scratch_bytes + sink_bytes, "gathered operands of backward", nullptr);
+    builder_.scratch.place(scratch_, scratch_bytes);
+    builder_.sink = static_cast<char*>(scratch_) + scratch_bytes;
+    std::memset(builder_.sink, 0, sink_bytes);
+  }
+
+  void place_buffer(int32_t index) {
+    BufferPlan& buffer = *graph_.buffers[index];
+    if (buffer.grad) return;
+    buffer.grad = static_cast<char*>(graph_.allocate(buffer.bytes, "gradients", nullptr));
+    cpu_backend().zero(buffer.grad, buffer.bytes);
+  }
+
+  void place_sources() {
+    for (std::size_t i = 0; i < graph_.parameters.size(); ++i) {
+      NodeRecord& node = nodes_[graph_.parameter_nodes[i]];
+      if (node.has(kReached)) node.grad = static_cast<char*>(graph_.parameters[i]->dense_gradient());
+    }
+    for (NodeRecord& node : nodes_.records) {
+      if (node.op != kOp_input || !node.has(kReached)) continue;
+      const std::size_t bytes = node.elements() * graph_.element_bytes();
+      node.grad = static_cast<char*>(graph_.allocate(bytes, "gradients of inputs", nullptr));
+      graph_.input_gradients.push_back(node.grad);
+      std::memset(node.grad, 0, bytes);
+    }
+  }
+
+  void seed_loss() {
+    NodeRecord& root = nodes_.root_of(loss_);
+    if (!root.grad) return;  // a constant
+    char* grad = root.grad + nodes_[loss_].offset * static_cast<int64_t>(graph_.element_bytes());
+    if (graph_.options.dtype == LN_FLOAT64)
+      *reinterpret_cast<double*>(grad) += 1;
+    else
+      *reinterpret_cast<float*>(grad) += 1;
+  }
+
+  void run_round(Plan& plan) {
+    find_batches_with_shared(plan);
+    for (int32_t b = static_cast<int32_t>(plan.batches.size()) - 1; b >= 0; --b) {
+      const BatchPlan& planned = plan.batches[b];
+      run_batch(plan, planned);
+      // All gradients of the signature's results are complete once its earliest batch has run, and what
+      // the shared arguments were made from ran earlier still.
+      if (op_info(planned.op).has_shared && batches_of_[planned.signature].front() == b)
+        run_shared(plan, planned.signature);
+    }
+  }
+
+  void find_batches_with_shared(const Plan& plan) {
+    batches_of_.assign(graph_.signatures.size(), {});
+    for (int32_t b = 0; b < static_cast<int32_t>(plan.batches.size()); ++b)
+      if (op_info(plan.batches[b].op).has_shared) batches_of_[plan.batches[b].signature].push_back(b);
+  }
+
+  void run_batch(const Plan& plan, const BatchPlan& planned) {
+    for_active_runs(plan, planned, [&](const int32_t* members, int64_t count) {
+      const bool whole = count == planned.end - planned.begin;
+      run_kernel(whole ? builder_.build(plan, planned, Phase::kBackward)
+                       : builder_.build(members, count, planned.signature, Phase::kBackward),
+                 members, count, planned.op, Phase::kBackward);
+    });
+  }
+
+  // Members that the loss does not depend on stay out: their values may be anything.
+  template <class Function>
+  void for_active_runs(const Plan& plan, const BatchPlan& batch, const Function& function) {
+    const int32_t* order = plan.schedule.order.data();
+    if (all_active_) return function(order + batch.begin, batch.end - batch.begin);
+    for (int32_t i = batch.begin; i < batch.end;) {
+      if (!active(order[i])) {
+        ++i;
+        continue;
+      }
+      int32_t end = i;
+      while (end < batch.end && active(order[end])) ++end;
+      function(order + i, end - i);
+      i = end;
+    }
+  }
+
+  void run_kernel(const Batch& batch, const int32_t* members, int64_t count, int op, Phase phase) {
+    bool wanted = false;
+    for (int k = 0; k < batch.argument_count; ++k) wanted = wanted || batch.arguments[k].wants_grad;
+    if (!wanted) return;
+    {
+      Measure measure(graph_, op, false, count);
+      const KernelTable& kernels = *cpu_backend().kernels[graph_.options.dtype];
+      if (phase == Phase::kBackward) {
+        kernels.backward[op](batch);
+        builder_.scatter(batch);
+      } else {
+        Batch shared = batch;
+        add_sparse_table(members[0], &shared);
+        kernels.shared[op](shared);
+      }
+    }
+    if (graph_.anomaly) check_backward(graph_, members, count);
+  }
+
+  void run_shared(const Plan& plan, int32_t signature) {
+    const std::vector<int32_t>& batches = batches_of_[signature];
+    const BatchPlan& head = plan.batches[batches[0]];
+    const int op = head.op;
+    const Batch* whole = all_active_ && !graph_.anomaly ? builder_.build_shared(plan, batches) : nullptr;
+    if (whole) return run_kernel(*whole, &plan.schedule.order[head.begin], 0, op, Phase::kShared);
+    shared_members_.clear();
+    for (const int32_t b : batches)
+      shared_members_.insert(shared_members_.end(), plan.schedule.order.begin() + plan.batches[b].begin,
+                             plan.schedule.order.begin() + plan.batches[b].end);
+    for (std::size_t i = 0; i < shared_members_.size();) {
+      std::size_t end = i;
+      while (end < shared_members_.size() && active(shared_members_[end])) ++end;
+      if (end > i) {
+        const int32_t* members = shared_members_.data() + i;
+        const auto count = static_cast<int64_t>(end - i);
+        run_kernel(builder_.build(members, count, signature, Phase::kShared), members, count, op, Phase::kShared);
+      }
+      i = end + 1;
+    }
+  }
+
+  void add_sparse_table(int32_t member, Batch* batch) {
+    const int32_t table = nodes_.arguments_of(nodes_[member])[0];
+    for (std::size_t i = 0; i < graph_.parameters.size(); ++i) {
+      if (graph_.parameter_nodes[i] != table || !graph_.parameters[i]->sparse()) continue;
+      batch->sparse_table = graph_.parameters[i]->sparse_gradient();
+      batch->sparse_row = [](void* rows, int64_t row) { return static_cast<SparseRows*>(rows)->row(row); };
+    }
+  }
+
+  Graph& graph_;
+  NodeStore& nodes_;
+  const int32_t loss_;
+  BatchBuilder builder_;
+  void* scratch_ = nullptr;
+  bool all_active_ = false;                       // every node of every round
+  std::vector<std::vector<int32_t>> batches_of_;  // of the round at hand, by signatures that have shared arguments
+  std::vector<int32_t> shared_members_;
+};
+
+}  // namespace
+
+void release_gradients(Graph& graph) {
+  for (BufferPlan* buffer : graph.buffers) {
+    if (buffer->grad) graph.pool.deallocate(buffer->grad);
+    buffer->grad = nullptr;
+  }
+  for (void* gradient : graph.input_gradients) graph.pool.deallocate(gradient);
+  graph.input_gradients.clear();
+  for (NodeRecord& node : graph.nodes.records) {
+    node.grad = nullptr;
+    node.flags &= static_cast<uint16_t>(~kReached);
+  }
+}
+
+void run_backward(Graph& graph, int32_t loss) {
+  // Gradients are added to parameters, which other graphs may share: one backward at a time.
+  static std::mutex one_at_a_time;
+  std::lock_guard<std::mutex> lock(one_at_a_time);
+  release_gradients(graph);
+  try {
+    Backward(graph, loss).run();
+  } catch (...) {
+    release_gradients(graph);
+    throw;
+  }
+}
+
+}  // namespace lazynet

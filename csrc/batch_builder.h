@@ -1,0 +1,109 @@
+// From members of one signature to what a kernel sees: where operands lie, gathered where a kernel needs one
+// matrix and they are not, and where gradients go.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "graph.h"
+#include "kernel.h"
+
+namespace lazynet {
+
+// kShared: the gradients of shared arguments, for all batches of a signature at once.
+enum class Phase { kForward, kBackward, kShared };
+
+// Tells whether pieces that get gradients share memory. Views of one node do only where they overlap.
+class OverlapCheck {
+ public:
+  explicit OverlapCheck(const NodeStore& nodes) : nodes_(nodes), stamp_(nodes.records.size(), 0) {}
+  void start();
+  void add(int32_t id);
+  bool finish();
+
+ private:
+  static constexpr std::size_t kCompared = 64;
+  struct View {
+    int32_t root;
+    int64_t row, rows, col, cols;
+  };
+  static bool meet(const View& a, const View& b);
+
+  const NodeStore& nodes_;
+  std::vector<int32_t> stamp_;
+  int32_t current_ = 0;
+  bool overlapping_ = false;
+  std::vector<View> views_;
+};
+
+// Scratch memory that one kernel call uses and the next one reuses.
+class Scratch {
+ public:
+  void place(void* memory, std::size_t bytes) {
+    memory_ = static_cast<char*>(memory);
+    bytes_ = bytes;
+  }
+  void reset() { used_ = 0; }
+  char* take(std::size_t bytes);
+
+ private:
+  char* memory_ = nullptr;
+  std::size_t used_ = 0, bytes_ = 0;
+};
+
+class BatchBuilder {
+ public:
+  explicit BatchBuilder(Graph& graph)
+      : graph_(graph), nodes_(graph.nodes), size_(static_cast<int64_t>(graph.element_bytes())), overlap_(graph.nodes) {}
+
+  Scratch scratch;
+  char* sink = nullptr;  // where gradients go that nobody wants
+
+  // A whole batch of a plan. What the plan knows of it is not looked up again, member by member.
+  const Batch& build(const Plan& plan, const BatchPlan& planned, Phase phase);
+  // Any members of one signature.
+  const Batch& build(const int32_t* members, int64_t count, int32_t signature, Phase phase);
+  // Of a plan all batches of a signature that has shared arguments, as build(..., kShared) of their members; null
+  // where the rows do not make one matrix.
+  const Batch* build_shared(const Plan& plan, const std::vector<int32_t>& batches);
+
+  // After a backward kernel: adds gathered gradients to where they belong.
+  void scatter(const Batch& batch);
+
+  int64_t gathered_bytes = 0, gathers = 0;
+  double gather_seconds = 0;
+
+ private:
+  void start(int32_t signature, int64_t members, const NodeRecord& first);
+  void build_runs(const Plan& plan, const BatchPlan& planned, Phase phase);
+  bool matrices_suffice(const Plan& plan, const BatchPlan& planned, Phase phase) const;
+  void build_matrices(const Plan& plan, const BatchPlan& planned, Phase phase);
+  void point_at_shared(const NodeRecord& member, Phase phase);
+  void reserve_pieces(bool list);
+  void build_result();
+  void build_argument(int k, bool list);
+  void join_gradients(int k, const MatrixScan& grads);
+  void pack(int k, const MatrixScan& values, const MatrixScan& grads);
+  Piece piece_of(int32_t id) const;
+  char* grad_of(int32_t id, int64_t* sinks);
+  bool any_requires_grad(int k, bool list) const;
+  void build_payload();
+
+  Graph& graph_;
+  const NodeStore& nodes_;
+  const int64_t size_;
+  const OpInfo* op_ = nullptr;
+  const int32_t* members_ = nullptr;
+  Phase phase_ = Phase::kForward;
+  Batch batch_{};
+  std::vector<Piece> pieces_;
+  Piece* next_piece_ = nullptr;
+  std::vector<Run> runs_;
+  std::vector<int32_t> begin_;
+  std::vector<const int64_t*> payload_;
+  void* direct_grad_[4] = {};
+  OverlapCheck overlap_;
+};
+
+}  // namespace lazynet

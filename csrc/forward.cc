@@ -1,0 +1,126 @@
+#include <vector>
+
+#include "anomaly.h"
+#include "batch_builder.h"
+#include "executor.h"
+#include "measure.h"
+
+namespace lazynet {
+namespace {
+
+// Gives the buffers of a plan back, and with them the values of its nodes, unless dismissed.
+class ForwardGuard {
+ public:
+  ForwardGuard(Graph& graph, Plan& plan) : graph_(graph), plan_(plan) {}
+  ~ForwardGuard() {
+    if (scratch_) graph_.pool.deallocate(scratch_);
+    if (done_) return;
+    for (BufferPlan& buffer : plan_.buffers) {
+      if (buffer.value) graph_.pool.deallocate(buffer.value);
+      buffer.value = nullptr;
+    }
+    for (int32_t id : plan_.schedule.order) graph_.nodes[id].flags &= static_cast<uint16_t>(~kComputed);
+  }
+  void* allocate_scratch(int64_t bytes) {
+    if (bytes) scratch_ = graph_.allocate(bytes, "gathered operands", &plan_);
+    return scratch_;
+  }
+  void dismiss() { done_ = true; }
+
+ private:
+  Graph& graph_;
+  Plan& plan_;
+  void* scratch_ = nullptr;
+  bool done_ = false;
+};
+
+void place_buffer(Graph& graph, Plan& plan, BufferPlan& buffer) {
+  if (!buffer.value) buffer.value = static_cast<char*>(graph.allocate(buffer.bytes, "values", &plan));
+}
+
+void place_members(Graph& graph, const Plan& plan, const BatchPlan& batch) {
+  char* next = plan.buffers[batch.buffer].value + batch.offset;
+  for (int32_t i = batch.begin; i < batch.end; ++i) {
+    NodeRecord& node = graph.nodes[plan.schedule.order[i]];
+    node.value = next;
+    next += node.elements() * static_cast<int64_t>(graph.element_bytes());
+  }
+}
+
+// In inference: gives back what no later batch of the plan reads.
+void release_after(Graph& graph, Plan& plan, int32_t batch, const std::vector<std::vector<int32_t>>& ending) {
+  for (int32_t index : ending[batch]) {
+    BufferPlan& buffer = plan.buffers[index];
+    graph.pool.deallocate(buffer.value);
+    buffer.value = nullptr;
+    const BatchPlan& writer = plan.batches[buffer.first_batch];
+    for (int32_t i = writer.begin; i < writer.end; ++i) {
+      NodeRecord& node = graph.nodes[plan.schedule.order[i]];
+      node.flags &= static_cast<uint16_t>(~kComputed);
+      const int32_t* arguments = graph.nodes.arguments_of(node);
+      for (int32_t k = 0; k < node.argument_count; ++k) ++graph.readers[graph.nodes[arguments[k]].root];
+    }
+  }
+}
+
+void mark_computed(Graph& graph, const Plan& plan, const BatchPlan& batch) {
+  for (int32_t i = batch.begin; i < batch.end; ++i) graph.nodes[plan.schedule.order[i]].flags |= kComputed;
+}
+
+void forget_readers(Graph& graph, const Plan& plan) {
+  for (int32_t id : plan.schedule.order) {
+    const NodeRecord& node = graph.nodes[id];
+    const int32_t* arguments = graph.nodes.arguments_of(node);
+    for (int32_t k = 0; k < node.argument_count; ++k) --graph.readers[graph.nodes[arguments[k]].root];
+  }
+}
+
+void register_buffers(Graph& graph, Plan& plan) {
+  const int32_t first = static_cast<int32_t>(graph.buffers.size());
+  for (BufferPlan& buffer : plan.buffers) graph.buffers.push_back(&buffer);
+  for (int32_t id : plan.schedule.order) graph.nodes.buffer[id] += first;
+}
+
+}  // namespace
+
+void run_forward(Graph& graph, Plan& plan) {
+  ForwardGuard guard(graph, plan);
+  BatchBuilder builder(graph);
+  const KernelTable& kernels = *cpu_backend().kernels[graph.options.dtype];
+  builder.scratch.place(guard.allocate_scratch(plan.scratch_bytes), plan.scratch_bytes);
+  const bool keep = graph.options.train != 0;
+  std::vector<std::vector<int32_t>> ending(keep ? 0 : plan.batches.size());
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+    if (keep)
+      place_buffer(graph, plan, plan.buffers[i]);  // all before any kernel runs
+    else if (plan.buffers[i].last_batch >= 0)
+      ending[plan.buffers[i].last_batch].push_back(static_cast<int32_t>(i));
+  }
+  for (std::size_t b = 0; b < plan.batches.size(); ++b) {
+    const BatchPlan& planned = plan.batches[b];
+    const int32_t* members = plan.schedule.order.data() + planned.begin;
+    const int64_t count = planned.end - planned.begin;
+    place_buffer(graph, plan, plan.buffers[planned.buffer]);
+    place_members(graph, plan, planned);
+    const Batch& batch = builder.build(plan, planned, Phase::kForward);
+    {
+      Measure measure(graph, planned.op, true, count);
+      kernels.forward[planned.op](batch);
+    }
+    if (graph.profiling) {
+      graph.counters.profile[planned.op].gather_seconds += builder.gather_seconds;
+      builder.gather_seconds = 0;
+    }
+    mark_computed(graph, plan, planned);
+    if (graph.anomaly) check_forward(graph, members, count);
+    if (!keep) release_after(graph, plan, static_cast<int32_t>(b), ending);
+  }
+  forget_readers(graph, plan);
+  register_buffers(graph, plan);
+  graph.counters.statistics.nodes += static_cast<int64_t>(plan.schedule.order.size());
+  graph.counters.statistics.gathers += builder.gathers;
+  graph.counters.statistics.gathered_bytes += builder.gathered_bytes;
+  guard.dismiss();
+}
+
+}  // namespace lazynet
