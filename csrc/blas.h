@@ -28,7 +28,7 @@ struct GemmPart {
 // columns where there are more of them. Cut at multiples of a register tile.
 template <class Function>
 void for_gemm_parts(int64_t m, int64_t n, int64_t k, const Function& function) {
-  constexpr int64_t kGrainProducts = int64_t{1} << 18;  // below, a second thread costs more than it brings
+  constexpr int64_t kGrainProducts = int64_t{1} << 15;  // below, a second thread costs more than it brings
   constexpr int64_t kTile = 8;
   const bool by_rows = m >= n;
   const int64_t size = by_rows ? m : n;

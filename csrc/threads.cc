@@ -53,7 +53,7 @@ class Workers {
   }
 
  private:
-  static constexpr int kSpins = 4000;
+  static constexpr int kSpins = 60000;
   static constexpr int kPartBits = 16;
   static constexpr uint64_t kPartMask = (uint64_t{1} << kPartBits) - 1;
 

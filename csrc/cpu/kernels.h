@@ -50,7 +50,7 @@ static inline T* grad_of(const Piece& piece) {
 }
 
 // Elements of work below which a second thread costs more than it brings.
-static constexpr int64_t kGrainElements = 16384;
+static constexpr int64_t kGrainElements = 2048;
 
 // Calls function(member) for all members, over the threads when the batch is large enough and its operand
 // gradients do not overlap. `backward`: gradients are written.
