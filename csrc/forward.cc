@@ -43,6 +43,7 @@ void place_members(Graph& graph, const Plan& plan, const BatchPlan& batch) {
   for (int32_t i = batch.begin; i < batch.end; ++i) {
     NodeRecord& node = graph.nodes[plan.schedule.order[i]];
     node.value = next;
+    node.flags |= kComputed;  // undone by ForwardGuard, should the kernel fail
     next += node.elements() * static_cast<int64_t>(graph.element_bytes());
   }
 }
@@ -63,10 +64,6 @@ void release_after(Graph& graph, Plan& plan, int32_t batch, const std::vector<st
   }
 }
 
-void mark_computed(Graph& graph, const Plan& plan, const BatchPlan& batch) {
-  for (int32_t i = batch.begin; i < batch.end; ++i) graph.nodes[plan.schedule.order[i]].flags |= kComputed;
-}
-
 void forget_readers(Graph& graph, const Plan& plan) {
   for (int32_t id : plan.schedule.order) {
     const NodeRecord& node = graph.nodes[id];
@@ -78,6 +75,7 @@ void forget_readers(Graph& graph, const Plan& plan) {
 void register_buffers(Graph& graph, Plan& plan) {
   const int32_t first = static_cast<int32_t>(graph.buffers.size());
   for (BufferPlan& buffer : plan.buffers) graph.buffers.push_back(&buffer);
+  if (first == 0) return;
   for (int32_t id : plan.schedule.order) graph.nodes.buffer[id] += first;
 }
 
@@ -88,7 +86,7 @@ void run_forward(Graph& graph, Plan& plan) {
   BatchBuilder builder(graph);
   const KernelTable& kernels = *cpu_backend().kernels[graph.options.dtype];
   builder.scratch.place(guard.allocate_scratch(plan.scratch_bytes), plan.scratch_bytes);
-  const bool keep = graph.options.train != 0;
+  const bool keep = !graph.releases();
   std::vector<std::vector<int32_t>> ending(keep ? 0 : plan.batches.size());
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     if (keep)
@@ -111,11 +109,10 @@ void run_forward(Graph& graph, Plan& plan) {
       graph.counters.profile[planned.op].gather_seconds += builder.gather_seconds;
       builder.gather_seconds = 0;
     }
-    mark_computed(graph, plan, planned);
     if (graph.anomaly) check_forward(graph, members, count);
     if (!keep) release_after(graph, plan, static_cast<int32_t>(b), ending);
   }
-  forget_readers(graph, plan);
+  if (!keep) forget_readers(graph, plan);
   register_buffers(graph, plan);
   graph.counters.statistics.nodes += static_cast<int64_t>(plan.schedule.order.size());
   graph.counters.statistics.gathers += builder.gathers;

@@ -107,7 +107,7 @@ int32_t Graph::parameter_node(int64_t handle) {
   }
   const int32_t id = append(op_info(kOp_parameter), nullptr, 0, parameter->shape(), nullptr, nullptr, 0);
   nodes[id].value = static_cast<char*>(parameter->value());
-  nodes[id].flags = kComputed | (parameter->trainable ? kRequiresGrad : 0);
+  nodes[id].flags = kComputed | (parameter->trainable ? kRequiresGrad : 0) | (parameter->sparse() ? kSparseTable : 0);
   if (slot >= static_cast<int64_t>(parameter_node_of_slot_.size())) parameter_node_of_slot_.resize(slot + 1, -1);
   parameter_node_of_slot_[slot] = id;
   parameters.push_back(std::move(parameter));
@@ -135,13 +135,13 @@ int32_t Graph::append(const OpInfo& op, const int32_t* ids, int count, Shape sha
       op.kind == OpKind::kKernel ? signatures.intern(op, ids, shapes_.data(), count, shape, attributes) : -1;
   for (int i = 0; i < count; ++i) {
     node.flags |= nodes[ids[i]].flags & kRequiresGrad;
-    if (op.kind == OpKind::kKernel) ++readers[nodes[ids[i]].root];
+    if (releases() && op.kind == OpKind::kKernel) ++readers[nodes[ids[i]].root];
   }
   nodes.arguments.insert(nodes.arguments.end(), ids, ids + count);
   nodes.payload.insert(nodes.payload.end(), payload, payload + payload_count);
   nodes.records.push_back(node);
   nodes.buffer.push_back(-1);
-  readers.push_back(0);
+  if (releases()) readers.push_back(0);
   pending_.reset();
   return id;
 }
@@ -170,17 +170,19 @@ int64_t Graph::add(int op_id, const int64_t* handles, int count, const double* a
   const OpInfo& op = op_info(op_id);
   if (op.kind == OpKind::kSource) fail(LN_VALUE_ERROR, op.name, ": is not built from arguments");
   check_attributes(op, count, attribute_count);
-  ids_.resize(count);
+  if (static_cast<int>(ids_.size()) < count) {
+    ids_.resize(count);
+    shapes_.resize(count);
+  }
   for (int i = 0; i < count; ++i) ids_[i] = resolve(handles[i]);
-  shapes_.resize(count);
   for (int i = 0; i < count; ++i) shapes_[i] = nodes[ids_[i]].shape();
   const Shape shape =
       op.shape_rule({op.name, shapes_.data(), count, attributes, attribute_count, payload, payload_count});
-  for (int i = 0; i < count; ++i)
-    if (nodes[ids_[i]].op == kOp_parameter && op_id != kOp_lookup && is_sparse(ids_[i]))
-      fail(LN_TYPE_ERROR, op.name, ": argument ", i,
-           " is a sparse table, whose gradient only lookup can give; "
-           "create it with sparse=False");
+  if (op_id != kOp_lookup)
+    for (int i = 0; i < count; ++i)
+      if (nodes[ids_[i]].has(kSparseTable))
+        fail(LN_TYPE_ERROR, op.name, ": argument ", i,
+             " is a sparse table, whose gradient only lookup can give; create it with sparse=False");
   if (op_id == kOp_dropout) {
     const uint64_t key = mix(seed_ + 0x9e3779b97f4a7c15u * static_cast<uint64_t>(++random_nodes_));
     const int64_t halves[2] = {static_cast<int64_t>(key & 0xffffffff), static_cast<int64_t>(key >> 32)};
@@ -283,11 +285,6 @@ int64_t Graph::add_input(Shape shape, const void* data, bool requires_grad) {
   return finish(id);
 }
 
-bool Graph::is_sparse(int32_t id) const {
-  const auto place = std::find(parameter_nodes.begin(), parameter_nodes.end(), id);
-  return parameters[place - parameter_nodes.begin()]->sparse();
-}
-
 std::vector<int32_t> Graph::needed_for(const int64_t* handles, int64_t count, bool mark_targets) {
   std::vector<int32_t> needed;
   mark_.resize(nodes.size(), 0);
@@ -296,47 +293,43 @@ std::vector<int32_t> Graph::needed_for(const int64_t* handles, int64_t count, bo
       if (nodes[id].signature >= 0 && !nodes[id].has(kComputed)) needed.push_back(id);
     return needed;
   }
-  std::vector<int32_t> stack;
-  auto visit = [&](int32_t id) {
+  // Arguments have smaller ids, so one way down from the highest meets every node after all that read it. It
+  // ends where nothing marked is left below.
+  int64_t open = 0;
+  auto mark = [&](int32_t id) {
     const int32_t root = nodes[id].root;
     if (nodes[root].has(kComputed) || mark_[root]) return;
     mark_[root] = 1;
-    stack.push_back(root);
+    ++open;
   };
+  int32_t next = 0;
   for (int64_t i = 0; i < count; ++i) {
     const int32_t id = resolve(handles[i]);
     if (mark_targets) nodes.root_of(id).flags |= kTarget;
-    visit(id);
+    mark(id);
+    next = std::max(next, nodes[id].root);
   }
-  while (!stack.empty()) {
-    const int32_t id = stack.back();
-    stack.pop_back();
-    needed.push_back(id);
-    const NodeRecord& node = nodes[id];
+  for (; open > 0; --next) {
+    if (!mark_[next]) continue;
+    mark_[next] = 0;
+    --open;
+    needed.push_back(next);
+    const NodeRecord& node = nodes[next];
     const int32_t* arguments = nodes.arguments_of(node);
-    for (int32_t k = 0; k < node.argument_count; ++k) visit(arguments[k]);
+    for (int32_t k = 0; k < node.argument_count; ++k) mark(arguments[k]);
   }
-  if (!needed.empty()) {
-    const auto [low, high] = std::minmax_element(needed.begin(), needed.end());
-    const int32_t first = *low, last = *high;
-    // Marks already say which ids are needed; reading them in order beats sorting unless they are sparse.
-    if (static_cast<std::size_t>(last - first) < needed.size() * 8) {
-      needed.clear();
-      for (int32_t id = first; id <= last; ++id)
-        if (mark_[id]) needed.push_back(id);
-    } else {
-      std::sort(needed.begin(), needed.end());
-    }
-  }
-  for (int32_t id : needed) mark_[id] = 0;
+  std::reverse(needed.begin(), needed.end());
   return needed;
 }
 
-std::unique_ptr<Plan> Graph::make_plan(const std::vector<int32_t>& needed) {
+std::unique_ptr<Plan> Graph::make_plan(const int64_t* handles, int64_t count, bool mark_targets) {
+  std::vector<int32_t> needed;
   Schedule made;
   bool cached;
   {
     Timer timer(&counters.statistics.schedule_seconds);
+    needed = needed_for(handles, count, mark_targets);
+    if (needed.empty()) return nullptr;
     cached = needed.size() > 1 && cache_.find(nodes, needed, policy, &made);
     if (!cached) {
       made = schedule(nodes, needed, policy);
@@ -345,11 +338,14 @@ std::unique_ptr<Plan> Graph::make_plan(const std::vector<int32_t>& needed) {
   }
   ++counters.statistics.schedules;
   counters.statistics.schedule_cache_hits += cached;
-  Timer timer(&counters.statistics.plan_seconds);
-  auto plan = std::make_unique<Plan>(
-      plan_memory(nodes, signatures, std::move(made), element_bytes(), options.train != 0, readers));
+  auto plan = plan_for(std::move(made));
   plan->from_cache = cached;
   return plan;
+}
+
+std::unique_ptr<Plan> Graph::plan_for(Schedule made) {
+  Timer timer(&counters.statistics.plan_seconds);
+  return std::make_unique<Plan>(plan_memory(nodes, signatures, std::move(made), element_bytes(), readers));
 }
 
 void Graph::run(std::unique_ptr<Plan> plan) {
@@ -361,9 +357,8 @@ void Graph::run(std::unique_ptr<Plan> plan) {
 void Graph::forward(const int64_t* handles, int64_t count) {
   pending_.reset();
   scheduling_.reset();
-  const std::vector<int32_t> needed = needed_for(handles, count, true);
-  if (!needed.empty()) run(make_plan(needed));
-  if (count == 0 && options.train) first_uncomputed_ = nodes.size();
+  if (auto plan = make_plan(handles, count, true)) run(std::move(plan));
+  if (count == 0 && !releases()) first_uncomputed_ = nodes.size();
 }
 
 void Graph::schedule_begin(const int64_t* handles, int64_t count) {
@@ -387,15 +382,15 @@ void Graph::schedule_run() {
   scheduling_.reset();
   if (made.order.empty()) return;
   ++counters.statistics.schedules;
-  run(std::make_unique<Plan>(
-      plan_memory(nodes, signatures, std::move(made), element_bytes(), options.train != 0, readers)));
+  run(plan_for(std::move(made)));
 }
 
 void Graph::plan_pending(const int64_t* handles, int64_t count) {
   pending_.reset();
-  const std::vector<int32_t> needed = needed_for(handles, count, false);
-  if (needed.empty()) return;
-  pending_ = make_plan(needed);
+  pending_ = make_plan(handles, count, false);
+  if (!pending_) return;
+  std::vector<int32_t> needed = pending_->schedule.order;
+  std::sort(needed.begin(), needed.end());
   pending_->lower_bound = lower_bound(nodes, needed);
 }
 
@@ -405,8 +400,7 @@ const Plan& Graph::plan(int64_t index) const {
 }
 
 void Graph::backward(int64_t loss_handle) {
-  if (!options.train)
-    fail(LN_GRAPH_ERROR, "backward: the graph was made with train=False; nothing was kept for backward");
+  if (releases()) fail(LN_GRAPH_ERROR, "backward: the graph was made with train=False; nothing was kept for backward");
   const int32_t loss = resolve(loss_handle);
   const NodeRecord& node = nodes[loss];
   if (node.elements() != 1)

@@ -62,6 +62,8 @@ class Graph {
   const Plan& plan(int64_t index) const;
   bool plan_executed(int64_t index) const { return index < static_cast<int64_t>(rounds.size()); }
 
+  // Values are released after their last reader, and there is no backward.
+  bool releases() const { return options.train == 0; }
   bool computed(int32_t id) const { return nodes.root_of(id).has(kComputed); }
   std::size_t element_bytes() const { return element_size(options.dtype); }
   std::string describe(int32_t id) const;  // "%7 tanh (1, 128)"
@@ -77,7 +79,7 @@ class Graph {
   BuddyAllocator pool;
   std::vector<std::unique_ptr<Plan>> rounds;           // that have run
   std::vector<BufferPlan*> buffers;                    // of all rounds; NodeStore::buffer counts through them
-  std::vector<int32_t> readers;                        // a node: uncomputed nodes that read it
+  std::vector<int32_t> readers;                        // a node: uncomputed nodes that read it; empty unless releases()
   std::vector<std::shared_ptr<Parameter>> parameters;  // in use
   std::vector<int32_t> parameter_nodes;                // their nodes
   std::vector<void*> input_gradients;                  // of inputs, from the pool, of the last backward
@@ -91,9 +93,9 @@ class Graph {
   void check_attributes(const OpInfo& op, int count, int attribute_count) const;
   std::vector<int32_t> needed_for(const int64_t* handles, int64_t count, bool mark_targets);
   void run(std::unique_ptr<Plan> plan);
-  std::unique_ptr<Plan> make_plan(const std::vector<int32_t>& needed);
+  std::unique_ptr<Plan> make_plan(const int64_t* handles, int64_t count, bool mark_targets);  // null: nothing to do
+  std::unique_ptr<Plan> plan_for(Schedule made);
   char* input_memory(std::size_t bytes);
-  bool is_sparse(int32_t id) const;  // of a parameter node
 
   int64_t version_;
   std::vector<int32_t> parameter_node_of_slot_;  // -1: not in this graph

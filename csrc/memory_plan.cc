@@ -98,12 +98,12 @@ class RunScan {
 
 class Planner {
  public:
-  Planner(NodeStore& nodes, const SignatureTable& signatures, std::size_t element_size, bool keep,
+  Planner(NodeStore& nodes, const SignatureTable& signatures, std::size_t element_size,
           const std::vector<int32_t>& readers)
       : nodes_(nodes),
         signatures_(signatures),
         element_size_(static_cast<int64_t>(element_size)),
-        keep_(keep),
+        keep_(readers.empty()),
         readers_(readers),
         buffer_of_signature_(signatures.size(), -1),
         shared_bytes_(signatures.size(), 0) {}
@@ -163,6 +163,7 @@ class Planner {
       node.value = Place::of(batch->buffer, buffer.bytes);
       nodes_.buffer[id] = batch->buffer;
       buffer.bytes += node.elements() * element_size_;
+      if (keep_) continue;
       unread_[batch->buffer] += readers_[id];
       stays_[batch->buffer] |= node.has(kTarget) || readers_[id] == 0;
     }
@@ -300,8 +301,8 @@ class Planner {
 }  // namespace
 
 Plan plan_memory(NodeStore& nodes, const SignatureTable& signatures, Schedule schedule, std::size_t element_size,
-                 bool keep, const std::vector<int32_t>& readers) {
-  return Planner(nodes, signatures, element_size, keep, readers).make(std::move(schedule));
+                 const std::vector<int32_t>& readers) {
+  return Planner(nodes, signatures, element_size, readers).make(std::move(schedule));
 }
 
 }  // namespace lazynet

@@ -116,10 +116,10 @@ struct Plan {
   }
 };
 
-// Sets the members' (imagined) addresses in `nodes`. `keep`: gradients will be wanted. `readers[id]`: how many
-// uncomputed nodes read the node.
+// Sets the members' places in `nodes`. `readers[id]`: how many uncomputed nodes read the node, so that buffers
+// end with their last reader; empty: all values stay, for gradients.
 Plan plan_memory(NodeStore& nodes, const SignatureTable& signatures, Schedule schedule, std::size_t element_size,
-                 bool keep, const std::vector<int32_t>& readers);
+                 const std::vector<int32_t>& readers);
 
 // Which operand of its op the argument at `position` belongs to.
 inline int operand_of(const OpInfo& op, int position) {

@@ -13,6 +13,7 @@ enum NodeFlag : uint16_t {
   kRequiresGrad = 2,  // a trainable parameter, or an input that asked for it, lies behind it
   kTarget = 4,        // asked for by name: its value stays until the graph is cleared
   kReached = 8,       // the loss of the last backward depends on it
+  kSparseTable = 16,  // a parameter whose gradient is kept for touched rows only
 };
 
 // One cache line a node: scheduling, planning and running visit arguments in no order, and each visit needs

@@ -6,10 +6,10 @@
 namespace lazynet {
 namespace {
 
-uint64_t hash_of(const std::vector<int64_t>& key) {
+uint64_t hash_of(const int64_t* key, std::size_t size) {
   uint64_t hash = 0x9e3779b97f4a7c15u;
-  for (int64_t word : key) {
-    hash = (hash ^ static_cast<uint64_t>(word)) * 0xff51afd7ed558ccdu;
+  for (std::size_t i = 0; i < size; ++i) {
+    hash = (hash ^ static_cast<uint64_t>(key[i])) * 0xff51afd7ed558ccdu;
     hash ^= hash >> 32;
   }
   return hash;
@@ -31,9 +31,11 @@ Broadcast broadcast_of(const Shape& argument, const Shape& result) {
 
 int32_t SignatureTable::intern(const OpInfo& op, const int32_t* ids, const Shape* shapes, int count,
                                const Shape& result, const double* attributes) {
-  key_.clear();
-  key_.push_back(op.id);
-  for (int i = 0; i < op.attribute_count; ++i) key_.push_back(bits_of(attributes[i]));
+  const std::size_t longest = 2 + op.attribute_count + static_cast<std::size_t>(count);
+  if (key_.size() < longest) key_.resize(longest);
+  int64_t* next = key_.data();
+  *next++ = op.id;
+  for (int i = 0; i < op.attribute_count; ++i) *next++ = bits_of(attributes[i]);
   uint8_t broadcast[4] = {};
   const int declared = static_cast<int>(op.arguments.size());
   for (int i = 0; i < count; ++i) {
@@ -42,41 +44,42 @@ int32_t SignatureTable::intern(const OpInfo& op, const int32_t* ids, const Shape
     if (info.list && !info.counted && i > argument) break;  // one contribution for the whole list
     switch (info.role) {
       case Role::kShared:
-        key_.push_back(ids[i]);
+        *next++ = ids[i];
         break;
       case Role::kRagged:
-        key_.push_back(shapes[i].cols);
+        *next++ = shapes[i].cols;
         break;
       case Role::kFlat:
         broadcast[i] = broadcast_of(shapes[i], result);
-        key_.push_back(broadcast[i]);
+        *next++ = broadcast[i];
         break;
       case Role::kFree:
         break;
     }
   }
   // Optional arguments that are missing make another key.
-  if (op.maximum_arguments != op.minimum_arguments && op.maximum_arguments >= 0) key_.push_back(count);
+  if (op.maximum_arguments != op.minimum_arguments && op.maximum_arguments >= 0) *next++ = count;
 
-  const uint64_t hash = hash_of(key_);
+  const auto size = static_cast<std::size_t>(next - key_.data());
+  const uint64_t hash = hash_of(key_.data(), size);
   const std::size_t mask = slots_.size() - 1;
   std::size_t slot = hash & mask;
   for (; slots_[slot] >= 0; slot = (slot + 1) & mask) {
     const Entry& entry = entries_[slots_[slot]];
-    if (entry.hash == hash && entry.key_end - entry.key_begin == key_.size() &&
-        std::memcmp(keys_.data() + entry.key_begin, key_.data(), key_.size() * sizeof(int64_t)) == 0)
+    if (entry.hash == hash && entry.key_end - entry.key_begin == size &&
+        std::memcmp(keys_.data() + entry.key_begin, key_.data(), size * sizeof(int64_t)) == 0)
       return slots_[slot];
   }
   Entry entry{};
   entry.hash = hash;
   entry.key_begin = static_cast<uint32_t>(keys_.size());
-  entry.key_end = static_cast<uint32_t>(keys_.size() + key_.size());
+  entry.key_end = static_cast<uint32_t>(keys_.size() + size);
   entry.attributes = static_cast<uint32_t>(attributes_.size());
   entry.op = op.id;
   std::memcpy(entry.broadcast, broadcast, sizeof broadcast);
-  keys_.insert(keys_.end(), key_.begin(), key_.end());
+  keys_.insert(keys_.end(), key_.begin(), key_.begin() + static_cast<std::ptrdiff_t>(size));
   attributes_.insert(attributes_.end(), attributes, attributes + op.attribute_count);
-  const int32_t signature = size();
+  const int32_t signature = static_cast<int32_t>(entries_.size());
   entries_.push_back(entry);
   slots_[slot] = signature;
   if (entries_.size() * 2 > slots_.size()) grow();

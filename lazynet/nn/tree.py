@@ -63,9 +63,11 @@ class BinaryTreeLSTMCell(Module):
 
     def forward(self, left: LSTMState, right: LSTMState) -> LSTMState:
         """The state of an inner node from its children's."""
-        iou = linear(concat([left.h, right.h]), self.inner_weight, self.bias, transpose=True)
-        f_left = sigmoid(linear(left.h, self.forget_left, self.forget_bias, transpose=True))
-        f_right = sigmoid(linear(right.h, self.forget_right, self.forget_bias, transpose=True))
+        both = concat([left.h, right.h])
+        h_left, h_right = split(both, 2)  # views: all products read the same rows
+        iou = linear(both, self.inner_weight, self.bias, transpose=True)
+        f_left = sigmoid(linear(h_left, self.forget_left, self.forget_bias, transpose=True))
+        f_right = sigmoid(linear(h_right, self.forget_right, self.forget_bias, transpose=True))
         return _memory(iou, f_left * left.c + f_right * right.c)
 
 
