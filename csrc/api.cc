@@ -1,124 +1,23 @@
 // The C interface: finds the object, guards it, calls the core, turns exceptions into status codes. No logic.
+#include "api.h"
+
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <numeric>
-#include <string>
 
 #include "blas.h"
-#include "error.h"
 #include "executor.h"
-#include "graph.h"
-#include "lazynet.h"
-#include "optimizer.h"
-#include "parameter.h"
 #include "threads.h"
 
 using namespace lazynet;
 
-struct ln_graph {
-  explicit ln_graph(const ln_graph_options& options) : core(options) {}
-  Graph core;
-  mutable std::atomic<bool> busy{false};
-  mutable std::string text;
-};
-struct ln_parameter {
-  std::shared_ptr<Parameter> core;
-};
-struct ln_optimizer {
-  ln_optimizer(int kind, std::vector<std::shared_ptr<Parameter>> parameters) : core(kind, std::move(parameters)) {}
-  Optimizer core;
-};
-
 namespace {
-
-struct LastError {
-  int status = LN_OK;
-  int64_t node = -1;
-  std::string message;
-};
-thread_local LastError last_error;
-
-void set_error(int status, const char* message, int64_t node = -1) {
-  last_error.status = status;
-  last_error.node = node;
-  last_error.message = message;
-}
-
-// Runs function() and returns what it returns, or `failed` after an exception.
-template <class Result, class Function>
-Result guarded(Result failed, const Function& function) {
-  try {
-    return function();
-  } catch (const NonFinite& error) {
-    set_error(error.status(), error.what(), error.node());
-  } catch (const Error& error) {
-    set_error(error.status(), error.what());
-  } catch (const std::bad_alloc&) {
-    set_error(LN_OUT_OF_MEMORY, "out of memory: the machine has no more memory for the graph's records");
-  } catch (const std::exception& error) {
-    set_error(LN_INTERNAL_ERROR, error.what());
-  }
-  return failed;
-}
-
-// The same for a status: the error's own code instead of a fixed value.
-template <class Function>
-int status_of(const Function& function) {
-  return guarded(0,
-                 [&] {
-                   function();
-                   return 1;
-                 })
-             ? LN_OK
-             : last_error.status;
-}
-
-// Keeps a second thread out of a graph while a call runs.
-class Use {
- public:
-  explicit Use(const ln_graph* graph) : graph_(graph) {
-    if (!graph) fail(LN_GRAPH_ERROR, "graph: NULL is given");
-    if (graph->busy.exchange(true, std::memory_order_acquire))
-      fail(LN_GRAPH_ERROR, "graph: another thread is using it; give every thread a graph of its own");
-  }
-  ~Use() { graph_->busy.store(false, std::memory_order_release); }
-  Use(const Use&) = delete;
-
- private:
-  const ln_graph* graph_;
-};
-
-template <class Function>
-int with_graph(const ln_graph* graph, const Function& function) {
-  return status_of([&] {
-    Use use(graph);
-    function(const_cast<ln_graph*>(graph)->core);
-  });
-}
-
-template <class Function>
-int64_t build(ln_graph* graph, const Function& function) {
-  return guarded(int64_t{LN_FAILED}, [&] {
-    Use use(graph);
-    return static_cast<int64_t>(function(graph->core));
-  });
-}
 
 std::vector<std::shared_ptr<Parameter>> list_of(ln_parameter* const* parameters, int count) {
   std::vector<std::shared_ptr<Parameter>> list;
   for (int i = 0; i < count; ++i) list.push_back(parameters[i]->core);
   return list;
 }
-
-const BatchPlan& batch_of(const Graph& graph, int64_t plan, int64_t batch) {
-  const Plan& chosen = graph.plan(plan);
-  if (batch < 0 || batch >= static_cast<int64_t>(chosen.batches.size()))
-    fail(LN_INDEX_ERROR, "plan ", plan, " has ", chosen.batches.size(), " batches, not one of number ", batch);
-  return chosen.batches[batch];
-}
-
-const OpInfo* known_op(int op) { return op >= 0 && op < kOpCount ? &op_info(op) : nullptr; }
 
 }  // namespace
 
@@ -356,140 +255,6 @@ int ln_schedule_take(ln_graph* graph, int32_t signature, int64_t count) {
 }
 int ln_schedule_run(ln_graph* graph) {
   return with_graph(graph, [](Graph& core) { core.schedule_run(); });
-}
-
-// ---- looking
-
-int ln_plan_pending(ln_graph* graph, const int64_t* nodes, int64_t count) {
-  return with_graph(graph, [&](Graph& core) { core.plan_pending(nodes, count); });
-}
-int64_t ln_plan_count(const ln_graph* graph) { return graph->core.plan_count(); }
-int ln_plan_get(const ln_graph* graph, int64_t plan, ln_plan_summary* out) {
-  return with_graph(graph, [&](Graph& core) {
-    const Plan& chosen = core.plan(plan);
-    int64_t bound = chosen.lower_bound;
-    if (bound < 0) {
-      std::vector<int32_t> members = chosen.schedule.order;
-      std::sort(members.begin(), members.end());
-      bound = lower_bound(core.nodes, members);
-    }
-    *out = {static_cast<int64_t>(chosen.batches.size()),
-            static_cast<int64_t>(chosen.schedule.order.size()),
-            bound,
-            chosen.value_bytes,
-            core.options.train ? chosen.value_bytes : 0,
-            std::max(chosen.scratch_bytes, chosen.shared_scratch_bytes),
-            chosen.peak_bytes,
-            chosen.gathered_bytes,
-            chosen.read_bytes,
-            core.plan_executed(plan),
-            chosen.from_cache};
-  });
-}
-int ln_plan_batch_get(const ln_graph* graph, int64_t plan, int64_t batch, ln_plan_batch* out) {
-  return with_graph(graph, [&](Graph& core) {
-    const BatchPlan& chosen = batch_of(core, plan, batch);
-    *out = {chosen.op,
-            chosen.signature,
-            chosen.end - chosen.begin,
-            chosen.operand_end - chosen.operand_begin,
-            chosen.buffer,
-            chosen.offset,
-            chosen.bytes};
-  });
-}
-int ln_plan_members(const ln_graph* graph, int64_t plan, int64_t batch, int32_t* ids) {
-  return with_graph(graph, [&](Graph& core) {
-    const BatchPlan& chosen = batch_of(core, plan, batch);
-    const std::vector<int32_t>& order = core.plan(plan).schedule.order;
-    std::copy(order.begin() + chosen.begin, order.begin() + chosen.end, ids);
-  });
-}
-int ln_plan_operand_get(const ln_graph* graph, int64_t plan, int64_t batch, int64_t operand, ln_plan_operand* out) {
-  return with_graph(graph, [&](Graph& core) {
-    const BatchPlan& chosen = batch_of(core, plan, batch);
-    if (operand < 0 || operand >= chosen.operand_end - chosen.operand_begin)
-      fail(LN_INDEX_ERROR, "batch ", batch, " has ", chosen.operand_end - chosen.operand_begin, " operands");
-    const OperandPlan& found = core.plan(plan).operands[chosen.operand_begin + operand];
-    *out = {found.pieces, found.bytes, static_cast<int>(found.mode)};
-  });
-}
-int64_t ln_plan_buffer_count(const ln_graph* graph, int64_t plan) {
-  int64_t count = 0;
-  const int status =
-      with_graph(graph, [&](Graph& core) { count = static_cast<int64_t>(core.plan(plan).buffers.size()); });
-  return status < 0 ? status : count;
-}
-int ln_plan_buffer_get(const ln_graph* graph, int64_t plan, int64_t buffer, ln_plan_buffer* out) {
-  return with_graph(graph, [&](Graph& core) {
-    const std::vector<BufferPlan>& buffers = core.plan(plan).buffers;
-    if (buffer < 0 || buffer >= static_cast<int64_t>(buffers.size()))
-      fail(LN_INDEX_ERROR, "plan ", plan, " has ", buffers.size(), " buffers");
-    *out = {buffers[buffer].bytes, buffers[buffer].first_batch, buffers[buffer].last_batch};
-  });
-}
-int ln_plan_placement(const ln_graph* graph, int64_t plan, int64_t node, ln_placement* out) {
-  return with_graph(graph, [&](Graph& core) {
-    const Plan& chosen = core.plan(plan);
-    const int32_t id = core.resolve(node);
-    const NodeRecord& record = core.nodes[id];
-    *out = {-1, record.offset * static_cast<int64_t>(core.element_bytes()), record.ld};
-    for (const BatchPlan& batch : chosen.batches) {
-      int64_t offset = batch.offset;
-      for (int32_t i = batch.begin; i < batch.end; ++i) {
-        const int32_t member = chosen.schedule.order[i];
-        if (member == record.root) {
-          out->buffer = batch.buffer;
-          out->offset_bytes += offset;
-          return;
-        }
-        offset += core.nodes[member].elements() * static_cast<int64_t>(core.element_bytes());
-      }
-    }
-  });
-}
-const char* ln_signature_text(ln_graph* graph, int32_t signature) {
-  return guarded<const char*>(nullptr, [&] {
-    Use use(graph);
-    if (signature < 0 || signature >= graph->core.signatures.size())
-      fail(LN_INDEX_ERROR, "signature ", signature, ": there are ", graph->core.signatures.size());
-    graph->text = graph->core.signatures.text(signature);
-    return graph->text.c_str();
-  });
-}
-int64_t ln_node_arguments(const ln_graph* graph, int64_t node, int32_t* ids, int64_t capacity) {
-  int64_t count = 0;
-  const int status = with_graph(graph, [&](Graph& core) {
-    const NodeRecord& record = core.nodes[core.resolve(node)];
-    count = record.argument_count;
-    std::copy_n(core.nodes.arguments_of(record), std::min(count, capacity), ids);
-  });
-  return status < 0 ? status : count;
-}
-int ln_graph_get_statistics(const ln_graph* graph, ln_graph_statistics* out) {
-  return with_graph(graph, [&](Graph& core) { *out = core.counters.statistics; });
-}
-int ln_graph_reset_statistics(ln_graph* graph) {
-  return with_graph(graph, [](Graph& core) {
-    core.counters = GraphCounters();
-    core.pool.reset_peak();
-  });
-}
-int ln_graph_get_pool_statistics(const ln_graph* graph, ln_pool_statistics* out) {
-  return with_graph(graph, [&](Graph& core) {
-    const PoolStatistics pool = core.pool.statistics();
-    *out = {pool.bytes_in_use, pool.peak_bytes_in_use, pool.bytes_reserved, pool.largest_free_block, pool.limit,
-            pool.allocations,  pool.live_allocations,  pool.chunks,         pool.fragmentation};
-  });
-}
-int ln_graph_set_profiling(ln_graph* graph, int on) {
-  return with_graph(graph, [&](Graph& core) { core.profiling = on != 0; });
-}
-int ln_graph_get_profile(const ln_graph* graph, int op, ln_op_profile* out) {
-  return with_graph(graph, [&](Graph& core) {
-    if (!known_op(op)) fail(LN_INDEX_ERROR, "op ", op, " does not exist");
-    *out = core.counters.profile[op];
-  });
 }
 
 }  // extern "C"

@@ -1,13 +1,11 @@
+// The building half of Graph: nodes from operators and arguments. The running half is graph_run.cc.
 #include "graph.h"
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
-#include <sstream>
 
 #include "error.h"
-#include "executor.h"
 
 namespace lazynet {
 namespace {
@@ -22,16 +20,6 @@ uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
   return x ^ (x >> 33);
 }
-
-class Timer {
- public:
-  explicit Timer(double* seconds) : seconds_(seconds), start_(std::chrono::steady_clock::now()) {}
-  ~Timer() { *seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-
- private:
-  double* seconds_;
-  std::chrono::steady_clock::time_point start_;
-};
 
 }  // namespace
 
@@ -283,189 +271,6 @@ int64_t Graph::add_input(Shape shape, const void* data, bool requires_grad) {
     }
   }
   return finish(id);
-}
-
-std::vector<int32_t> Graph::needed_for(const int64_t* handles, int64_t count, bool mark_targets) {
-  std::vector<int32_t> needed;
-  mark_.resize(nodes.size(), 0);
-  if (count == 0) {
-    for (int32_t id = first_uncomputed_; id < nodes.size(); ++id)
-      if (nodes[id].signature >= 0 && !nodes[id].has(kComputed)) needed.push_back(id);
-    return needed;
-  }
-  // Arguments have smaller ids, so one way down from the highest meets every node after all that read it. It
-  // ends where nothing marked is left below.
-  int64_t open = 0;
-  auto mark = [&](int32_t id) {
-    const int32_t root = nodes[id].root;
-    if (nodes[root].has(kComputed) || mark_[root]) return;
-    mark_[root] = 1;
-    ++open;
-  };
-  int32_t next = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const int32_t id = resolve(handles[i]);
-    if (mark_targets) nodes.root_of(id).flags |= kTarget;
-    mark(id);
-    next = std::max(next, nodes[id].root);
-  }
-  for (; open > 0; --next) {
-    if (!mark_[next]) continue;
-    mark_[next] = 0;
-    --open;
-    needed.push_back(next);
-    const NodeRecord& node = nodes[next];
-    const int32_t* arguments = nodes.arguments_of(node);
-    for (int32_t k = 0; k < node.argument_count; ++k) mark(arguments[k]);
-  }
-  std::reverse(needed.begin(), needed.end());
-  return needed;
-}
-
-std::unique_ptr<Plan> Graph::make_plan(const int64_t* handles, int64_t count, bool mark_targets) {
-  std::vector<int32_t> needed;
-  Schedule made;
-  bool cached;
-  {
-    Timer timer(&counters.statistics.schedule_seconds);
-    needed = needed_for(handles, count, mark_targets);
-    if (needed.empty()) return nullptr;
-    cached = needed.size() > 1 && cache_.find(nodes, needed, policy, &made);
-    if (!cached) {
-      made = schedule(nodes, needed, policy);
-      if (needed.size() > 1) cache_.remember(needed, made);
-    }
-  }
-  ++counters.statistics.schedules;
-  counters.statistics.schedule_cache_hits += cached;
-  auto plan = plan_for(std::move(made));
-  plan->from_cache = cached;
-  return plan;
-}
-
-std::unique_ptr<Plan> Graph::plan_for(Schedule made) {
-  Timer timer(&counters.statistics.plan_seconds);
-  return std::make_unique<Plan>(plan_memory(nodes, signatures, std::move(made), element_bytes(), readers));
-}
-
-void Graph::run(std::unique_ptr<Plan> plan) {
-  Timer timer(&counters.statistics.forward_seconds);
-  run_forward(*this, *plan);
-  rounds.push_back(std::move(plan));
-}
-
-void Graph::forward(const int64_t* handles, int64_t count) {
-  pending_.reset();
-  scheduling_.reset();
-  if (auto plan = make_plan(handles, count, true)) run(std::move(plan));
-  if (count == 0 && !releases()) first_uncomputed_ = nodes.size();
-}
-
-void Graph::schedule_begin(const int64_t* handles, int64_t count) {
-  pending_.reset();
-  scheduling_.reset();
-  scheduled_needed_ = needed_for(handles, count, true);
-  scheduling_ = std::make_unique<ReadySet>(nodes, scheduled_needed_);
-}
-
-ReadySet& Graph::schedule_in_progress() {
-  if (!scheduling_) fail(LN_GRAPH_ERROR, "schedule: none is in progress; begin one, and do not build or run meanwhile");
-  return *scheduling_;
-}
-
-void Graph::schedule_run() {
-  ReadySet& ready = schedule_in_progress();
-  if (ready.unscheduled() > 0)
-    fail(LN_GRAPH_ERROR, "schedule: ", ready.unscheduled(),
-         " nodes are not scheduled yet; take them all before running");
-  Schedule made = ready.finish();
-  scheduling_.reset();
-  if (made.order.empty()) return;
-  ++counters.statistics.schedules;
-  run(plan_for(std::move(made)));
-}
-
-void Graph::plan_pending(const int64_t* handles, int64_t count) {
-  pending_.reset();
-  pending_ = make_plan(handles, count, false);
-  if (!pending_) return;
-  std::vector<int32_t> needed = pending_->schedule.order;
-  std::sort(needed.begin(), needed.end());
-  pending_->lower_bound = lower_bound(nodes, needed);
-}
-
-const Plan& Graph::plan(int64_t index) const {
-  if (index < 0 || index >= plan_count()) fail(LN_INDEX_ERROR, "plan ", index, ": there are ", plan_count(), " plans");
-  return plan_executed(index) ? *rounds[index] : *pending_;
-}
-
-void Graph::backward(int64_t loss_handle) {
-  if (releases()) fail(LN_GRAPH_ERROR, "backward: the graph was made with train=False; nothing was kept for backward");
-  const int32_t loss = resolve(loss_handle);
-  const NodeRecord& node = nodes[loss];
-  if (node.elements() != 1)
-    fail(LN_SHAPE_ERROR, "backward: the loss has shape (", node.rows, ", ", node.cols,
-         "); a 1 x 1 node is required: sum or average it");
-  const int64_t handle = handle_of(loss);
-  if (!computed(loss)) forward(&handle, 1);
-  Timer timer(&counters.statistics.backward_seconds);
-  run_backward(*this, loss);
-}
-
-void Graph::read_value(int64_t handle, void* out) {
-  const int32_t id = resolve(handle);
-  if (!computed(id)) {
-    const int64_t own = handle_of(id);
-    forward(&own, 1);
-  }
-  const NodeRecord& node = nodes[id];
-  const std::size_t size = element_bytes();
-  const char* from = nodes.root_of(id).value + node.offset * static_cast<int64_t>(size);
-  for (int64_t row = 0; row < node.rows && node.cols > 0; ++row)
-    std::memcpy(static_cast<char*>(out) + row * node.cols * size, from + row * node.ld * size, node.cols * size);
-}
-
-bool Graph::read_gradient(int64_t handle, void* out) const {
-  const int32_t id = resolve_node(handle);
-  const NodeRecord& node = nodes[id];
-  const NodeRecord& root = nodes.root_of(id);
-  if (!node.has(kReached) || !root.grad) return false;
-  const std::size_t size = element_bytes();
-  const char* from = root.grad + node.offset * static_cast<int64_t>(size);
-  for (int64_t row = 0; row < node.rows && node.cols > 0; ++row)
-    std::memcpy(static_cast<char*>(out) + row * node.cols * size, from + row * node.ld * size, node.cols * size);
-  return true;
-}
-
-std::string Graph::describe(int32_t id) const {
-  std::ostringstream text;
-  const NodeRecord& node = nodes[id];
-  text << '%' << id << ' ' << op_info(node.op).name << " (" << node.rows << ", " << node.cols << ')';
-  return text.str();
-}
-
-void* Graph::allocate(std::size_t bytes, const char* purpose, const Plan* plan) {
-  if (void* memory = pool.allocate(bytes)) return memory;
-  const PoolStatistics now = pool.statistics();
-  std::ostringstream text;
-  text << "out of memory: " << bytes << " bytes for " << purpose << "; the pool holds " << now.bytes_reserved
-       << " bytes, " << now.bytes_in_use << " in use, ";
-  if (now.limit)
-    text << "and may hold " << now.limit;
-  else
-    text << "and the machine has no more";
-  if (plan) {
-    std::vector<std::pair<int64_t, int32_t>> biggest;
-    for (const BatchPlan& batch : plan->batches) biggest.emplace_back(batch.bytes, batch.op);
-    std::partial_sort(biggest.begin(), biggest.begin() + std::min<std::size_t>(3, biggest.size()), biggest.end(),
-                      std::greater<>());
-    text << ". The plan of " << plan->batches.size() << " batches needs " << plan->peak_bytes
-         << " bytes for values; its biggest batches are";
-    for (std::size_t i = 0; i < std::min<std::size_t>(3, biggest.size()); ++i)
-      text << (i ? ", " : " ") << op_info(biggest[i].second).name << ' ' << biggest[i].first;
-  }
-  text << ". Clear the graph, use a smaller minibatch, or raise the limit";
-  throw Error(LN_OUT_OF_MEMORY, text.str());
 }
 
 }  // namespace lazynet

@@ -4,9 +4,10 @@ from . import batching, errors, init, nn, optim
 from ._core import num_threads, set_num_threads, vector_unit
 from .anomaly import detect_anomaly
 from .checks import check_batching, check_gradients
-from .graph import Graph, Node
+from .graph import Graph
 from .init import seed
 from .module import Module
+from .node import Node
 from .nodes.dropout import *
 from .nodes.elementwise import *
 from .nodes.embedding import *

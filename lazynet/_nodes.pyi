@@ -2,7 +2,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .graph import Graph
-from .graph import Node as _Node
+from .node import Node as _Node
 
 class CoreGraph:
     _address: int

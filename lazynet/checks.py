@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from . import errors
-from .graph import Graph, Node
+from .graph import Graph
+from .node import Node
 from .parameter import Parameter, SparseRows
 
 __all__ = ["check_batching", "check_gradients"]

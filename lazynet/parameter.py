@@ -9,7 +9,7 @@ import numpy as np
 from . import _nodes, errors
 from . import init as initializers
 from ._core import DTYPES, check, dtype_code, ffi, last_error, lib, pointer
-from .graph import Node
+from .node import Node
 
 __all__ = ["Parameter", "SparseRows"]
 

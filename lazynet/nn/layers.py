@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from .. import init
-from ..graph import Graph, Node
+from ..graph import Graph
 from ..module import Module
+from ..node import Node
 from ..nodes.dropout import dropout
 from ..nodes.embedding import lookup
 from ..nodes.linear import linear

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .. import errors, init
-from ..graph import Graph, Node
+from ..graph import Graph
 from ..module import Module
+from ..node import Node
 from ..nodes.dropout import dropout
 from ..nodes.elementwise import relu, sigmoid, tanh
 from ..nodes.linear import linear

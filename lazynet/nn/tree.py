@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import init
-from ..graph import Node
 from ..module import Module
+from ..node import Node
 from ..nodes.elementwise import sigmoid, tanh
 from ..nodes.linear import linear
 from ..nodes.reduce import sum

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .. import errors
 from .._core import lib
-from ..graph import Node
-from .opdef import misuse, op, settle
+from ..node import Node, settle
+from .opdef import misuse, op
 
 __all__ = ["dropout"]
 

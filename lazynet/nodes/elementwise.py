@@ -6,8 +6,8 @@ from typing import Any
 
 from .._core import lib
 from ..errors import NodeTypeError, NodeValueError
-from ..graph import Node
-from .opdef import build, build_unary, graph_of, misuse, op, operator, settle
+from ..node import Node, settle
+from .opdef import build, build_unary, graph_of, misuse, op, operator
 
 __all__ = [
     "abs", "absolute_error", "add", "binary_cross_entropy_error", "clip", "cos", "div", "elu", "erf", "exp", "gelu",

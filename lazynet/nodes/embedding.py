@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
-from ..graph import Graph, Node
+from ..graph import Graph
+from ..node import Node
 from .opdef import build, ids_of, misuse, op, operator
 
 if TYPE_CHECKING:

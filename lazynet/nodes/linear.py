@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..graph import Node
+from ..node import Node
 from .opdef import build, graph_of, misuse, op, operator
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import errors
-from ..graph import Node
+from ..node import Node
 from .elementwise import (
     absolute_error,
     binary_cross_entropy_error,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import errors
-from ..graph import Node
+from ..node import Node
 from .opdef import build, misuse, op
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ import numpy as np
 
 from .. import _nodes, errors
 from .._core import ffi, lib
-from ..graph import Graph, Node
+from ..graph import Graph
+from ..node import Node
 
 __all__ = [
-    "BUILT", "OPS", "OpDef", "build", "build_unary", "graph_of", "ids_of", "misuse", "op", "operator", "settle",
+    "BUILT", "OPS", "OpDef", "build", "build_unary", "graph_of", "ids_of", "misuse", "op", "operator",
 ]  # fmt: skip
 
 
@@ -74,13 +75,6 @@ def misuse(name: str, *arguments: Any) -> NoReturn:
     if arguments and all(hasattr(a, "_handle") and not isinstance(a, Node) for a in arguments):
         hint = "; make a node of a parameter with graph.parameter(p)"
     raise errors.NodeTypeError(f"{name}: {given} is given; a node is required{hint}")
-
-
-def settle(graph: Graph, handle: int, *others: Any) -> Node:
-    """The node of what a building call returned, or its error."""
-    if handle < 0:
-        handle = graph._settle(handle, *others)
-    return Node(graph, handle)
 
 
 def graph_of(name: str, *operands: Any) -> Graph:

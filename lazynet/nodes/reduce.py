@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from .. import errors
 from .._core import lib
-from ..graph import Node
-from .opdef import misuse, op, settle
+from ..node import Node, settle
+from .opdef import misuse, op
 from .shape import build_of_list
 
 __all__ = ["average", "max", "mean", "min", "sum"]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from .. import _nodes, errors
 from .._core import lib
-from ..graph import Node
-from .opdef import build, build_unary, misuse, op, operator, settle
+from ..node import Node, settle
+from .opdef import build, build_unary, misuse, op, operator
 
 __all__ = ["concat", "copy", "reshape", "slice_cols", "slice_rows", "split", "stop_gradient", "transpose"]
 

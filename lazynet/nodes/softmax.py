@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import errors
-from ..graph import Node
+from ..node import Node
 from .opdef import build_unary, misuse, op, operator
 from .reduce import reduce
 
