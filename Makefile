@@ -38,11 +38,17 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-# The core with its native tests under AddressSanitizer and UndefinedBehaviorSanitizer, warnings as errors.
+# The core with its native tests, warnings as errors: all under AddressSanitizer and UndefinedBehaviorSanitizer,
+# those with threads under ThreadSanitizer.
+BLAS = "$$($(BIN)/python -c 'from lazynet._core import blas_path; print(blas_path())')" scipy_
 native-test: setup
-	$(MAKE) -f csrc/tests/native.mk FLAGS='-O1 -g -Wall -Wextra -Werror $(SANITIZE)' OUT=$(NATIVE) -j2
-	ASAN_OPTIONS=allocator_may_return_null=1 $(NATIVE)/test_buddy_allocator
-	$(NATIVE)/test_core "$$($(BIN)/python -c 'from lazynet._core import blas_path; print(blas_path())')" scipy_
+	$(MAKE) -f csrc/tests/native.mk FLAGS='-O1 -g -Wall -Wextra -Werror $(SANITIZE)' OUT=$(NATIVE)/address -j2
+	$(MAKE) -f csrc/tests/native.mk FLAGS='-O1 -g -Wall -Wextra -Werror -fsanitize=thread' OUT=$(NATIVE)/thread -j2
+	ASAN_OPTIONS=allocator_may_return_null=1 $(NATIVE)/address/test_buddy_allocator
+	$(NATIVE)/address/test_core $(BLAS)
+	$(NATIVE)/address/test_threads
+	$(NATIVE)/thread/test_core $(BLAS)
+	$(NATIVE)/thread/test_threads
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info lazynet/_lib*.so lazynet/_lib.c .pytest_cache .hypothesis
