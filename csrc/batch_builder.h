@@ -8,6 +8,7 @@
 
 #include "graph.h"
 #include "kernel.h"
+#include "weight_cache.h"
 
 namespace lazynet {
 
@@ -55,7 +56,11 @@ class Scratch {
 class BatchBuilder {
  public:
   explicit BatchBuilder(Graph& graph)
-      : graph_(graph), nodes_(graph.nodes), size_(static_cast<int64_t>(graph.element_bytes())), overlap_(graph.nodes) {}
+      : graph_(graph),
+        nodes_(graph.nodes),
+        size_(static_cast<int64_t>(graph.element_bytes())),
+        weights_(graph.pool),
+        overlap_(graph.nodes) {}
 
   Scratch scratch;
   char* sink = nullptr;  // where gradients go that nobody wants
@@ -103,6 +108,7 @@ class BatchBuilder {
   std::vector<int32_t> begin_;
   std::vector<const int64_t*> payload_;
   void* direct_grad_[4] = {};
+  WeightCache weights_;
   OverlapCheck overlap_;
 };
 

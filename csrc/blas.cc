@@ -6,6 +6,7 @@
 #include <string>
 
 #include "error.h"
+#include "threads.h"
 
 namespace lazynet {
 namespace {
@@ -58,9 +59,21 @@ void gemm_serial(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64
 template <class T>
 void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda,
           const T* b, int64_t ldb, T beta, T* c, int64_t ldc) {
-  for_gemm_parts(m, n, k, [&](const GemmPart& part) {
-    gemm_serial(transpose_a, transpose_b, part.rows, part.cols, k, alpha, a + (transpose_a ? part.row : part.row * lda),
-                lda, b + (transpose_b ? part.col * ldb : part.col), ldb, beta, c + part.row * ldc + part.col, ldc);
+  constexpr int64_t kGrainProducts = int64_t{1} << 15;  // below, a second thread costs more than it brings
+  constexpr int64_t kTile = 8;                          // cuts are at multiples of a register tile
+  // The longer side of C is cut: rows of op(A), or columns of op(B).
+  const bool by_rows = m >= n;
+  const int64_t size = by_rows ? m : n;
+  const int64_t products = std::max<int64_t>(m * n * k, 1);
+  const int64_t grain = (size * kGrainProducts / products + kTile) / kTile;
+  parallel_for((size + kTile - 1) / kTile, grain, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kTile, count = std::min(end * kTile, size) - first;
+    if (by_rows)
+      gemm_serial(transpose_a, transpose_b, count, n, k, alpha, a + (transpose_a ? first : first * lda), lda, b, ldb,
+                  beta, c + first * ldc, ldc);
+    else
+      gemm_serial(transpose_a, transpose_b, m, count, k, alpha, a, lda, b + (transpose_b ? first * ldb : first), ldb,
+                  beta, c + first, ldc);
   });
 }
 

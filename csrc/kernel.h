@@ -35,7 +35,10 @@ struct Operand {
   Piece matrix = {nullptr, nullptr, 0, 0, 0};
   bool wants_grad = false;   // backward: pieces' (and matrix's) grad are valid and to be added to
   bool overlapping = false;  // backward: pieces share gradient memory; one thread only
+  int64_t identity = -1;     // shared: the node, which no other matrix of this run is
 };
+
+class WeightCache;
 
 struct Batch {
   int op;
@@ -50,7 +53,8 @@ struct Batch {
   const Run* runs = nullptr;
   int64_t run_count = 0;
   // How an argument of a flat operator is spread over the result, an argument each.
-  const uint8_t* broadcast;  // see Broadcast
+  const uint8_t* broadcast;        // see Broadcast
+  WeightCache* weights = nullptr;  // copies of shared arguments that are kept for the length of a run
   // Row-sparse gradient of a shared table (lookup_shared only): returns the address of the gradient of
   // row `row`, zero when first touched.
   void* (*sparse_row)(void* table, int64_t row) = nullptr;

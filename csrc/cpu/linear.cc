@@ -1,6 +1,7 @@
 // linear(x, W, b): one GEMM over all rows of all members; its weight gradient is one GEMM over all batches.
 // matmul(a, b): each member has its own pair of matrices; grouped small GEMMs, threads over members.
 #include "../blas.h"
+#include "gemm.h"
 #include "kernels.h"
 
 namespace lazynet::cpu::LN_UNIT {
@@ -23,26 +24,31 @@ struct Linear {
 template <class T>
 void linear_forward(const Batch& batch) {
   const Linear op(batch);
-  if (batch.argument_count < 3)
-    return gemm<T>(false, op.transpose, op.y.rows, op.y.cols, op.x.cols, T(1), value_of<T>(op.x), op.x.ld,
-                   value_of<T>(op.w), op.w.ld, T(0), value_of<T>(op.y), op.y.ld);
-  const T* bias = value_of<T>(batch.arguments[2].pieces[0]);
-  for_gemm_parts(op.y.rows, op.y.cols, op.x.cols, [&](const GemmPart& part) {
-    T* y = value_of<T>(op.y) + part.row * op.y.ld + part.col;
-    for (int64_t row = 0; row < part.rows; ++row)
-      std::memcpy(y + row * op.y.ld, bias + part.col, part.cols * sizeof(T));
-    gemm_serial<T>(false, op.transpose, part.rows, part.cols, op.x.cols, T(1), value_of<T>(op.x) + part.row * op.x.ld,
-                   op.x.ld, value_of<T>(op.w) + (op.transpose ? part.col * op.w.ld : part.col), op.w.ld, T(1), y,
-                   op.y.ld);
-  });
+  const bool biased = batch.argument_count == 3;
+  const T *x = value_of<T>(op.x), *bias = biased ? value_of<T>(batch.arguments[2].pieces[0]) : nullptr;
+  T* y = value_of<T>(op.y);
+  const int64_t m = op.y.rows, n = op.y.cols, k = op.x.cols;
+  auto fill = [=](int64_t row, int64_t rows, int64_t col, int64_t cols) {
+    for (int64_t i = row; bias && i < row + rows; ++i)
+      std::memcpy(y + i * n + col, bias + col, static_cast<std::size_t>(cols) * sizeof(T));
+  };
+  if (const T* panels = panels_of<T>(batch, batch.arguments[1], op.transpose, m, k, n))
+    return multiply_packed<T>(m, n, k, x, op.x.ld, panels, y, n, biased, fill);
+  fill(0, m, 0, n);
+  gemm<T>(false, op.transpose, m, n, k, T(1), x, op.x.ld, value_of<T>(op.w), op.w.ld, biased ? T(1) : T(0), y, n);
 }
 
 template <class T>
 void linear_backward(const Batch& batch) {
   if (!batch.arguments[0].wants_grad) return;
   const Linear op(batch);
-  gemm<T>(false, !op.transpose, op.x.rows, op.x.cols, op.y.cols, T(1), grad_of<T>(op.y), op.y.ld, value_of<T>(op.w),
-          op.w.ld, T(1), grad_of<T>(op.x), op.x.ld);
+  const int64_t m = op.x.rows, n = op.x.cols, k = op.y.cols;
+  const T* dy = grad_of<T>(op.y);
+  T* dx = grad_of<T>(op.x);
+  if (const T* panels = panels_of<T>(batch, batch.arguments[1], !op.transpose, m, k, n))
+    return multiply_packed<T>(m, n, k, dy, op.y.ld, panels, dx, op.x.ld, true,
+                              [](int64_t, int64_t, int64_t, int64_t) {});
+  gemm<T>(false, !op.transpose, m, n, k, T(1), dy, op.y.ld, value_of<T>(op.w), op.w.ld, T(1), dx, op.x.ld);
 }
 
 template <class T>

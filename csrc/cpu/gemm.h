@@ -1,0 +1,152 @@
+// Products of activations with weights: C (m x n) = or += A (m x k) B (k x n), where B has been copied into panels of
+// kPanel columns that the innermost loop reads from end to end. The copy is kept for a whole forward or backward
+// (weight_cache.h), so that batches of a few rows, of which trees and sequences have many, pay for the
+// multiplications alone.
+//
+// Bound by arithmetic: a tile of kTileRows x kPanel sums stays in registers and does 2 kTileRows multiply-adds of
+// vectors for 2 + kTileRows loads.
+#pragma once
+
+#include <utility>
+
+#include "../weight_cache.h"
+#include "kernels.h"
+
+namespace lazynet::cpu::LN_UNIT {
+
+#if defined(__AVX512F__)
+static constexpr int kVectorBytes = 64;
+static constexpr int kTileRows = 12;  // of 32 registers: 24 sums, 2 of B, 1 of A
+#elif defined(__AVX2__)
+static constexpr int kVectorBytes = 32;
+static constexpr int kTileRows = 6;  // of 16 registers: 12 sums, 2 of B, 1 of A
+#else
+static constexpr int kVectorBytes = 16;
+static constexpr int kTileRows = 6;
+#endif
+template <class T>
+static constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
+template <class T>
+static constexpr int kPanel = 2 * kLanes<T>;
+
+template <class T>
+struct VectorOf {
+  typedef T Type __attribute__((vector_size(kVectorBytes), aligned(sizeof(T)), may_alias));
+};
+
+// kRows x kPanel sums of products; the first `cols` of each row are written.
+template <int kRows, class T>
+static void gemm_tile(int64_t k, const T* a, int64_t lda, const T* panel, T* c, int64_t ldc, int64_t cols, bool add) {
+  using Vector = typename VectorOf<T>::Type;
+  constexpr int kLane = kLanes<T>;
+  Vector sums[kRows][2];
+  for (int i = 0; i < kRows; ++i) sums[i][0] = sums[i][1] = Vector{};
+  for (int64_t l = 0; l < k; ++l, panel += kPanel<T>) {
+    const Vector left = *reinterpret_cast<const Vector*>(panel);
+    const Vector right = *reinterpret_cast<const Vector*>(panel + kLane);
+#pragma GCC unroll 12
+    for (int i = 0; i < kRows; ++i) {
+      const Vector x = a[i * lda + l] - Vector{};  // the number in every lane; x - 0 is x, -0 included
+      sums[i][0] += x * left;
+      sums[i][1] += x * right;
+    }
+  }
+  for (int i = 0; i < kRows; ++i) {
+    T* row = c + i * ldc;
+    if (cols == kPanel<T>) {
+      Vector& left = *reinterpret_cast<Vector*>(row);
+      Vector& right = *reinterpret_cast<Vector*>(row + kLane);
+      left = add ? left + sums[i][0] : sums[i][0];
+      right = add ? right + sums[i][1] : sums[i][1];
+      continue;
+    }
+    T all[kPanel<T>];
+    std::memcpy(all, &sums[i][0], sizeof(Vector));
+    std::memcpy(all + kLane, &sums[i][1], sizeof(Vector));
+    for (int64_t j = 0; j < cols; ++j) row[j] = add ? row[j] + all[j] : all[j];
+  }
+}
+
+template <class T>
+using GemmTile = void (*)(int64_t k, const T* a, int64_t lda, const T* panel, T* c, int64_t ldc, int64_t cols,
+                          bool add);
+template <class T, int... kRows>
+static inline GemmTile<T> tile_of(int rows, std::integer_sequence<int, kRows...>) {
+  static constexpr GemmTile<T> kTiles[] = {gemm_tile<kRows + 1, T>...};
+  return kTiles[rows - 1];
+}
+
+template <class T>
+static inline int64_t packed_elements(int64_t k, int64_t n) {
+  return (n + kPanel<T> - 1) / kPanel<T> * kPanel<T> * k;
+}
+// Copies op(B), k x n, into panels; columns beyond n are zero.
+template <class T>
+static void pack_panels(bool transposed, int64_t k, int64_t n, const T* b, int64_t ldb, T* packed) {
+  parallel_for((n + kPanel<T> - 1) / kPanel<T>, 1 + kGrainElements / (k * kPanel<T> + 1),
+               [=](int64_t begin, int64_t end) {
+                 for (int64_t panel = begin; panel < end; ++panel) {
+                   T* out = packed + panel * k * kPanel<T>;
+                   const int64_t first = panel * kPanel<T>;
+                   const int64_t width = n - first < kPanel<T> ? n - first : kPanel<T>;
+                   for (int64_t l = 0; l < k; ++l)
+                     for (int64_t j = 0; j < kPanel<T>; ++j)
+                       out[l * kPanel<T> + j] = j >= width   ? T(0)
+                                                : transposed ? b[(first + j) * ldb + l]
+                                                             : b[l * ldb + first + j];
+                 }
+               });
+}
+
+// The panels of op(B), k x n, of a shared operand; null where there is no copy and `m` rows are too few to make one.
+template <class T>
+static const T* panels_of(const Batch& batch, const Operand& shared, bool transposed, int64_t m, int64_t k, int64_t n) {
+  constexpr int64_t kFewRows = 4;
+  const Piece& b = shared.pieces[0];
+  if (!batch.weights) return nullptr;
+  const WeightCache::Key key{shared.identity, b.value, b.rows, b.cols, b.ld, transposed};
+  if (void* known = batch.weights->find(key)) return static_cast<const T*>(known);
+  if (m < kFewRows) return nullptr;
+  auto* packed =
+      static_cast<T*>(batch.weights->add(key, static_cast<std::size_t>(packed_elements<T>(k, n)) * sizeof(T)));
+  if (packed) pack_panels<T>(transposed, k, n, value_of<T>(b), b.ld, packed);
+  return packed;
+}
+
+// A block of C, all of its depth. Rows go in groups that stay in the second-level cache while all panels pass.
+template <class T>
+static void multiply_block(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* packed, T* c, int64_t ldc,
+                           bool add) {
+  constexpr int64_t kGroup = 16 * kTileRows;
+  for (int64_t top = 0; top < m; top += kGroup) {
+    const int64_t bottom = top + kGroup < m ? top + kGroup : m;
+    for (int64_t col = 0; col < n; col += kPanel<T>) {
+      const int64_t cols = n - col < kPanel<T> ? n - col : kPanel<T>;
+      for (int64_t row = top; row < bottom; row += kTileRows) {
+        const int rows = static_cast<int>(bottom - row < kTileRows ? bottom - row : kTileRows);
+        tile_of<T>(rows, std::make_integer_sequence<int, kTileRows>())(k, a + row * lda, lda, packed + col * k,
+                                                                       c + row * ldc + col, ldc, cols, add);
+      }
+    }
+  }
+}
+
+// The whole product over the threads: blocks of rows, or of columns where rows are few. fill(row, rows, col, cols)
+// runs before each block is multiplied, on its thread.
+template <class T, class Fill>
+static void multiply_packed(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* packed, T* c,
+                            int64_t ldc, bool add, const Fill& fill) {
+  constexpr int64_t kGrainProducts = int64_t{1} << 15;  // below, a second thread costs more than it brings
+  const bool by_rows = m >= 4 * kTileRows;
+  const int64_t size = by_rows ? m : n, unit = by_rows ? kTileRows : kPanel<T>;
+  const int64_t unit_products = unit * (by_rows ? n : m) * k + 1;
+  parallel_for((size + unit - 1) / unit, 1 + kGrainProducts / unit_products, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * unit, last = end * unit < size ? end * unit : size;
+    const int64_t row = by_rows ? first : 0, rows = by_rows ? last - first : m;
+    const int64_t col = by_rows ? 0 : first, cols = by_rows ? n : last - first;
+    fill(row, rows, col, cols);
+    multiply_block<T>(rows, cols, k, a + row * lda, lda, packed + col * k, c + row * ldc + col, ldc, add);
+  });
+}
+
+}  // namespace lazynet::cpu::LN_UNIT

@@ -1,0 +1,41 @@
+// Copies of shared matrices in the order in which kernels like to read them. A weight is read by many batches of one
+// forward or backward and written by nobody meanwhile, so that one copy serves them all.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "buddy_allocator.h"
+
+namespace lazynet {
+
+class WeightCache {
+ public:
+  explicit WeightCache(BuddyAllocator& pool) : pool_(pool) {}
+  ~WeightCache();
+  WeightCache(const WeightCache&) = delete;
+  WeightCache& operator=(const WeightCache&) = delete;
+
+  struct Key {
+    int64_t identity;  // of the node; memory may be given to another one within a run
+    const void* address;
+    int64_t rows, cols, ld;
+    bool transposed;
+    bool operator==(const Key& other) const;
+  };
+  // The memory of a matrix's copy, or null.
+  void* find(const Key& key) const;
+  // Memory for a copy that find() does not know; null where the pool has no more: then the kernel does without.
+  void* add(const Key& key, std::size_t bytes);
+
+ private:
+  struct Entry {
+    Key key;
+    void* memory;
+  };
+  BuddyAllocator& pool_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace lazynet
