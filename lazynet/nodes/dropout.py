@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import errors
 from .._core import lib
 from ..node import Node, settle
-from .opdef import misuse, op
+from .opdef import misuse, number_of, op
 
 __all__ = ["dropout"]
 
@@ -25,7 +25,7 @@ def dropout(x: Node, rate: float, training: bool | None = None) -> Node:
     """
     if not isinstance(x, Node):
         misuse("dropout", x)
-    if not 0 <= rate < 1:
+    if not 0 <= number_of("dropout", "rate", rate) < 1:
         raise errors.NodeValueError(f"dropout: rate={rate} is given; at least 0 and less than 1 is required")
     graph = x.graph
     if rate == 0 or not (graph.training if training is None else training):

@@ -7,7 +7,7 @@ from typing import Any
 from .._core import lib
 from ..errors import NodeTypeError, NodeValueError
 from ..node import Node, settle
-from .opdef import build, build_unary, graph_of, misuse, op, operator
+from .opdef import build, build_unary, graph_of, misuse, number_of, op, operator
 
 __all__ = [
     "abs", "absolute_error", "add", "binary_cross_entropy_error", "clip", "cos", "div", "elu", "erf", "exp", "gelu",
@@ -158,9 +158,7 @@ def gelu(x: Node, approximate: str = "none") -> Node:
 
 def clip(x: Node, low: float, high: float) -> Node:
     """x brought into [``low``, ``high``]; the gradient is 0 outside."""
-    if not isinstance(low, (int, float)) or not isinstance(high, (int, float)):
-        raise NodeTypeError(f"clip: low={low!r} and high={high!r} are given; numbers are required")
-    if not low <= high:
+    if not number_of("clip", "low", low) <= number_of("clip", "high", high):
         raise NodeValueError(f"clip: low={low} and high={high} are given; low must not exceed high")
     return _with_attributes("clip", _CLIP, x, low, high)
 
@@ -237,7 +235,7 @@ def absolute_error(a: Any, b: Any) -> Node:
 
 def huber_error(a: Any, b: Any, delta: float = 1.0) -> Node:
     """d²/2 where |d| ≤ ``delta``, ``delta`` (|d| - ``delta``/2) elsewhere, with d = a - b (Huber 1964)."""
-    if not delta > 0:
+    if not number_of("huber_error", "delta", delta) > 0:
         raise NodeValueError(f"huber_error: delta={delta} is given; more than 0 is required")
     return _binary_attribute("huber_error", _HUBER_ERROR, a, b, delta)
 
@@ -249,7 +247,7 @@ def binary_cross_entropy_error(logits: Any, targets: Any) -> Node:
 
 def hinge_error(scores: Any, targets: Any, margin: float = 1.0) -> Node:
     """max(0, ``margin`` - s t) for scores s and targets t of -1 or +1."""
-    return _binary_attribute("hinge_error", _HINGE_ERROR, scores, targets, margin)
+    return _binary_attribute("hinge_error", _HINGE_ERROR, scores, targets, number_of("hinge_error", "margin", margin))
 
 
 def kl_error(log_probabilities: Any, targets: Any) -> Node:

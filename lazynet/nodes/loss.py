@@ -14,7 +14,7 @@ from .elementwise import (
     kl_error,
     squared_error,
 )
-from .opdef import build, ids_of, misuse, op, operator
+from .opdef import build, ids_of, integer_of, misuse, number_of, op, operator
 from .reduce import mean, sum
 
 __all__ = [
@@ -86,16 +86,16 @@ def cross_entropy(
         >>> round(ln.cross_entropy(graph.input([[0.0, 0.0]]), 1).item(), 4)
         0.6931
     """
-    if not 0 <= label_smoothing <= 1:
+    if not 0 <= number_of("cross_entropy", "label_smoothing", label_smoothing) <= 1:
         raise errors.NodeValueError(f"cross_entropy: label_smoothing={label_smoothing} is given; 0 to 1 is required")
-    attributes = (float(ignore_index), label_smoothing)
+    attributes = (float(integer_of("cross_entropy", "ignore_index", ignore_index)), label_smoothing)
     return _by_class("cross_entropy", _CROSS_ENTROPY, logits, target, reduction, ignore_index, attributes)
 
 
 @operator("nll_loss", log_probabilities="node", target="id", reduction=_REDUCTIONS, ignore_index="preset")
 def nll_loss(log_probabilities: Node, target: Any, *, reduction: str = "mean", ignore_index: int = -100) -> Node:
     """-log_probabilities[target] of every row; arguments as in :func:`cross_entropy`."""
-    attributes = (float(ignore_index),)
+    attributes = (float(integer_of("nll_loss", "ignore_index", ignore_index)),)
     return _by_class("nll_loss", _NLL_LOSS, log_probabilities, target, reduction, ignore_index, attributes)
 
 

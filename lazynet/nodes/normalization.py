@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from .. import errors
 from ..node import Node
-from .opdef import build, misuse, op
+from .opdef import build, misuse, number_of, op
 
 if TYPE_CHECKING:
     from ..parameter import Parameter
@@ -27,7 +27,7 @@ def layer_norm(
         bias: ``(1, cols)`` or None; only with a weight.
         eps: More than 0.
     """
-    if not eps > 0:
+    if not number_of("layer_norm", "eps", eps) > 0:
         raise errors.NodeValueError(f"layer_norm: eps={eps} is given; more than 0 is required")
     if bias is not None and weight is None:
         raise errors.NodeValueError("layer_norm: a bias without a weight is given; give both or the weight alone")

@@ -16,7 +16,8 @@ from ..graph import Graph
 from ..node import Node
 
 __all__ = [
-    "BUILT", "OPS", "OpDef", "build", "build_unary", "graph_of", "ids_of", "misuse", "op", "operator",
+    "BUILT", "OPS", "OpDef", "build", "build_unary", "graph_of", "ids_of", "integer_of", "misuse", "number_of", "op",
+    "operator",
 ]  # fmt: skip
 
 
@@ -83,6 +84,22 @@ def graph_of(name: str, *operands: Any) -> Graph:
         if isinstance(operand, Node):
             return operand.graph
     misuse(name, *operands)
+
+
+def number_of(name: str, what: str, value: Any) -> float:
+    """A number that was given for an attribute."""
+    if isinstance(value, (int, float, np.number)) and not isinstance(value, np.complexfloating):
+        return float(value)
+    raise errors.NodeTypeError(f"{name}: {what} of type {type(value).__name__} is given; a number is required")
+
+
+def integer_of(name: str, what: str, value: Any) -> int:
+    """An integer of at most 64 bits that was given for a size or a position."""
+    if not isinstance(value, (int, np.integer)):
+        raise errors.NodeTypeError(f"{name}: {what} of type {type(value).__name__} is given; an integer is required")
+    if not -(2**63) <= value < 2**63:
+        raise errors.NodeValueError(f"{name}: {what} {value} is given; an integer of 64 bits is required")
+    return int(value)
 
 
 def ids_of(name: str, ids: Any) -> list[int]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .. import _nodes, errors
 from .._core import lib
 from ..node import Node, settle
-from .opdef import build, build_unary, misuse, op, operator
+from .opdef import build, build_unary, integer_of, misuse, op, operator
 
 __all__ = ["concat", "copy", "reshape", "slice_cols", "slice_rows", "split", "stop_gradient", "transpose"]
 
@@ -42,13 +43,22 @@ def concat(nodes: Sequence[Node], axis: int = 1) -> Node:
     return build_of_list("concat", _CONCAT[axis], nodes)
 
 
+def _require_node(name: str, x: Any) -> None:
+    if not isinstance(x, Node):
+        misuse(name, x)
+
+
 def slice_rows(x: Node, start: int, stop: int) -> Node:
     """Rows ``start`` to ``stop - 1``: a view, like ``x[start:stop]``."""
+    _require_node("slice_rows", x)
+    start, stop = integer_of("slice_rows", "start", start), integer_of("slice_rows", "stop", stop)
     return _slice(x, start, stop - start, 0, x.shape[1])
 
 
 def slice_cols(x: Node, start: int, stop: int) -> Node:
     """Columns ``start`` to ``stop - 1``: a view, like ``x[:, start:stop]``."""
+    _require_node("slice_cols", x)
+    start, stop = integer_of("slice_cols", "start", start), integer_of("slice_cols", "stop", stop)
     return _slice(x, 0, x.shape[0], start, stop - start)
 
 
@@ -67,10 +77,9 @@ def split(x: Node, parts: int | Sequence[int], axis: int = 1) -> list[Node]:
     """
     if axis not in (0, 1):
         raise errors.NodeValueError(f"split: axis {axis} is given; 0 (rows) or 1 (cols) is required")
-    if not isinstance(x, Node):
-        misuse("split", x)
+    _require_node("split", x)
     if isinstance(parts, int):
-        views: list[Node] = _nodes.parts(x, axis, parts)
+        views: list[Node] = _nodes.parts(x, axis, integer_of("split", "parts", parts))
         return views
     shape = x.shape
     sizes = list(parts)
@@ -84,26 +93,21 @@ def split(x: Node, parts: int | Sequence[int], axis: int = 1) -> list[Node]:
 
 def reshape(x: Node, rows: int, cols: int) -> Node:
     """The same elements in row-major order in another shape; one size may be -1. A view where the memory allows."""
-    try:
-        graph = x.graph
-    except AttributeError:
-        misuse("reshape", x)
+    _require_node("reshape", x)
+    rows, cols = integer_of("reshape", "rows", rows), integer_of("reshape", "cols", cols)
     if rows == -1 or cols == -1:
         whole = x.shape[0] * x.shape[1]
         known = cols if rows == -1 else rows
         if known <= 0 or whole % known:
             raise errors.ShapeError(f"reshape: {x.shape} into ({rows}, {cols}); the known size must divide {whole}")
         rows, cols = (whole // known, cols) if rows == -1 else (rows, whole // known)
-    return settle(graph, lib.ln_add_reshape(graph._core, x._handle, rows, cols))
+    return settle(x.graph, lib.ln_add_reshape(x.graph._core, x._handle, rows, cols))
 
 
 def copy(x: Node) -> Node:
     """The same matrix in memory of its own."""
-    try:
-        rows, cols = x.shape
-    except AttributeError:
-        misuse("copy", x)
-    return build(x.graph, _COPY, (x,), (), (rows, cols))
+    _require_node("copy", x)
+    return build(x.graph, _COPY, (x,), (), x.shape)
 
 
 @operator("transpose", x="node")
