@@ -196,6 +196,33 @@ int64_t ln_add_reshape(ln_graph* graph, int64_t a, int64_t rows, int64_t cols) {
   return build(graph, [&](Graph& core) { return core.add_reshape(a, rows, cols); });
 }
 
+// ---- cells
+
+ln_cell* ln_cell_create(ln_graph* traced, const int64_t* inputs, int input_count, const int64_t* outputs,
+                        int output_count, const char* name) {
+  return guarded(static_cast<ln_cell*>(nullptr), [&] {
+    Use use(traced);
+    auto ids = [&](const int64_t* handles, int count) {
+      std::vector<int32_t> list;
+      for (int i = 0; i < count; ++i) list.push_back(traced->core.resolve_node(handles[i]));
+      return list;
+    };
+    auto cell = trace_cell(traced->core, ids(inputs, input_count), ids(outputs, output_count), name);
+    optimize_cell(cell.get());
+    place_values(cell.get());
+    return new ln_cell{std::move(cell), {}};
+  });
+}
+void ln_cell_release(ln_cell* cell) { delete cell; }
+int ln_cell_number(const ln_cell* cell) { return cell->core->id; }
+const char* ln_cell_text(ln_cell* cell, int optimized) {
+  cell->text = cell->core->text(optimized ? cell->core->steps : cell->core->traced);
+  return cell->text.c_str();
+}
+int64_t ln_add_cell(ln_graph* graph, int cell, const int64_t* arguments, int count) {
+  return build(graph, [&](Graph& core) { return core.add_cell(cell, arguments, count); });
+}
+
 // ---- reading
 
 int ln_node_shape(const ln_graph* graph, int64_t node, int64_t* rows_cols) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cell.h"
 #include "error.h"
 #include "graph.h"
 #include "lazynet.h"
@@ -28,6 +29,11 @@ struct ln_optimizer {
   ln_optimizer(int kind, std::vector<std::shared_ptr<lazynet::Parameter>> parameters)
       : core(kind, std::move(parameters)) {}
   lazynet::Optimizer core;
+};
+
+struct ln_cell {
+  std::shared_ptr<lazynet::Cell> core;
+  std::string text;
 };
 
 namespace lazynet {

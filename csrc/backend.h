@@ -20,10 +20,15 @@ struct Backend {
   const char* name;
   MemoryResource* memory;
   const KernelTable* kernels[2];  // by ln_dtype
-  // Copies pieces one after another into a packed matrix (gather), or adds a packed matrix to the pieces'
-  // gradients (scatter_add); `overlapping`: pieces may share memory.
-  void (*gather[2])(const Piece* pieces, int64_t count, void* packed);
-  void (*scatter_add[2])(const void* packed, const Piece* pieces, int64_t count, bool overlapping);
+  // Copies pieces of equal cols one below another into a matrix with row stride `ld` (gather), or adds such a matrix
+  // to the pieces' gradients where they have one (scatter_add); `overlapping`: pieces may share memory.
+  void (*gather[2])(const Piece* pieces, int64_t count, void* matrix, int64_t ld);
+  void (*scatter_add[2])(const void* matrix, int64_t ld, const Piece* pieces, int64_t count, bool overlapping);
+  // Computes all registers and stores results; or, with results' values there, gradients of the operands.
+  void (*fused_forward[2])(const Fused& fused);
+  void (*fused_backward[2])(const Fused& fused);
+  // sums[c] += the sum of column c of a rows x cols matrix; or, with `all`, of every element to sums[0].
+  void (*add_column_sums[2])(const void* matrix, int64_t rows, int64_t cols, int64_t ld, bool all, void* sums);
   void (*zero)(void* address, std::size_t bytes);
   // The number of the first element that is not finite in a rows x cols matrix, or -1.
   int64_t (*first_non_finite[2])(const void* matrix, int64_t rows, int64_t cols, int64_t ld);

@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <unordered_set>
 #include <vector>
 
 #include "anomaly.h"
 #include "batch_builder.h"
+#include "cell.h"
+#include "cell_run.h"
 #include "executor.h"
 #include "measure.h"
 
@@ -41,12 +44,22 @@ class Backward {
       if (!node.has(kReached) || !node.has(kRequiresGrad)) continue;
       nodes_.root_of(id).flags |= kReached;
       if (node.signature >= 0) ++active;
+      if (node.op == kOp_cell)
+        active_cells_.insert(static_cast<int32_t>(graph_.signatures.attributes(node.signature)[0]));
       const int32_t* arguments = nodes_.arguments_of(node);
       for (int32_t k = 0; k < node.argument_count; ++k)
         if (nodes_[arguments[k]].has(kRequiresGrad)) nodes_[arguments[k]].flags |= kReached;
     }
+    for (const auto& [number, use] : graph_.cells) mark_parameters(number, use);
     for (const auto& round : graph_.rounds) all += static_cast<int64_t>(round->schedule.order.size());
     all_active_ = active == all;
+  }
+
+  // A cell reads its parameters without having them as arguments.
+  void mark_parameters(int32_t number, const CellUse& use) {
+    if (!active_cells_.count(number)) return;
+    for (const int32_t id : use.parameter_nodes)
+      if (nodes_[id].has(kRequiresGrad)) nodes_[id].flags |= kReached;
   }
 
   bool active(int32_t id) const { return nodes_[id].has(kReached) && nodes_[id].has(kRequiresGrad); }
@@ -85,6 +98,8 @@ class Backward {
     if (buffer.grad) return;
     buffer.grad = static_cast<char*>(graph_.allocate(buffer.bytes, "gradients", nullptr));
     cpu_backend().zero(buffer.grad, buffer.bytes);
+    if (buffer.kept_grad_bytes)
+      buffer.kept_grad = static_cast<char*>(graph_.allocate(buffer.kept_grad_bytes, "gradients inside cells", nullptr));
   }
 
   void place_sources() {
@@ -123,6 +138,46 @@ class Backward {
     }
   }
 
+  // Rows of a batch's members before `member`, among those of the signature.
+  int64_t row_of(const BatchPlan& planned, const int32_t* first, const int32_t* member) const {
+    int64_t row = planned.row_begin;
+    for (; first < member; ++first) row += nodes_[*first].rows;
+    return row;
+  }
+
+  void run_cells(const Plan& plan, const BatchPlan& planned) {
+    const CellUse& use = graph_.cell_of(planned.signature);
+    const int32_t* first = plan.schedule.order.data() + planned.begin;
+    for_active_runs(plan, planned, [&](const int32_t* members, int64_t count) {
+      const bool overlapping = builder_.build_inputs(members, count, true, &inputs_);
+      const int64_t begin = row_of(planned, first, members), end = row_of(planned, first, members + count);
+      builder_.scratch.reset();
+      char* passing = builder_.scratch.take(static_cast<std::size_t>((end - begin) * use.cell->passing_grad_cols) *
+                                            graph_.element_bytes());
+      {
+        Measure measure(graph_, kOp_cell, false, count);
+        CellRun(graph_, *use.cell, use, plan.buffers[planned.buffer], begin, end, builder_.weights())
+            .backward(inputs_, overlapping, passing);
+      }
+      if (graph_.anomaly) check_backward(graph_, members, count);
+    });
+  }
+
+  void run_cell_weights(const Plan& plan, const std::vector<int32_t>& batches) {
+    const BatchPlan& head = plan.batches[batches[0]];
+    const CellUse& use = graph_.cell_of(head.signature);
+    auto run = [&](int64_t begin, int64_t end) {
+      Measure measure(graph_, kOp_cell, false, 0);
+      CellRun(graph_, *use.cell, use, plan.buffers[head.buffer], begin, end, builder_.weights()).weight_gradients();
+    };
+    if (all_active_) return run(0, plan.buffers[head.buffer].rows);
+    for (const int32_t b : batches)
+      for_active_runs(plan, plan.batches[b], [&](const int32_t* members, int64_t count) {
+        const int32_t* first = plan.schedule.order.data() + plan.batches[b].begin;
+        run(row_of(plan.batches[b], first, members), row_of(plan.batches[b], first, members + count));
+      });
+  }
+
   void find_batches_with_shared(const Plan& plan) {
     batches_of_.assign(graph_.signatures.size(), {});
     for (int32_t b = 0; b < static_cast<int32_t>(plan.batches.size()); ++b)
@@ -130,6 +185,7 @@ class Backward {
   }
 
   void run_batch(const Plan& plan, const BatchPlan& planned) {
+    if (planned.op == kOp_cell) return run_cells(plan, planned);
     for_active_runs(plan, planned, [&](const int32_t* members, int64_t count) {
       const bool whole = count == planned.end - planned.begin;
       run_kernel(whole ? builder_.build(plan, planned, Phase::kBackward)
@@ -178,6 +234,7 @@ class Backward {
     const std::vector<int32_t>& batches = batches_of_[signature];
     const BatchPlan& head = plan.batches[batches[0]];
     const int op = head.op;
+    if (op == kOp_cell) return run_cell_weights(plan, batches);
     const Batch* whole = all_active_ && !graph_.anomaly ? builder_.build_shared(plan, batches) : nullptr;
     if (whole) return run_kernel(*whole, &plan.schedule.order[head.begin], 0, op, Phase::kShared);
     shared_members_.clear();
@@ -213,6 +270,8 @@ class Backward {
   bool all_active_ = false;                       // every node of every round
   std::vector<std::vector<int32_t>> batches_of_;  // of the round at hand, by signatures that have shared arguments
   std::vector<int32_t> shared_members_;
+  std::vector<Piece> inputs_;  // of the cells at hand
+  std::unordered_set<int32_t> active_cells_;
 };
 
 }  // namespace
@@ -220,7 +279,8 @@ class Backward {
 void release_gradients(Graph& graph) {
   for (BufferPlan* buffer : graph.buffers) {
     if (buffer->grad) graph.pool.deallocate(buffer->grad);
-    buffer->grad = nullptr;
+    if (buffer->kept_grad) graph.pool.deallocate(buffer->kept_grad);
+    buffer->grad = buffer->kept_grad = nullptr;
   }
   for (void* gradient : graph.input_gradients) graph.pool.deallocate(gradient);
   graph.input_gradients.clear();

@@ -300,7 +300,7 @@ void BatchBuilder::pack(int k, const MatrixScan& values, const MatrixScan& grads
     const double start = graph_.profiling ? now() : 0;
     operand.matrix.value = scratch.take(bytes);
     operand.matrix.ld = operand.matrix.cols;
-    cpu_backend().gather[graph_.options.dtype](operand.pieces, operand.count, operand.matrix.value);
+    cpu_backend().gather[graph_.options.dtype](operand.pieces, operand.count, operand.matrix.value, operand.matrix.ld);
     ++gathers;
     gathered_bytes += static_cast<int64_t>(bytes);
     if (graph_.profiling) gather_seconds += now() - start;
@@ -350,12 +350,29 @@ void BatchBuilder::build_payload() {
   batch_.payload = payload_.data();
 }
 
+bool BatchBuilder::build_inputs(const int32_t* members, int64_t count, bool backward, std::vector<Piece>* inputs) {
+  const int32_t arguments = nodes_[members[0]].argument_count;
+  inputs->resize(static_cast<std::size_t>(count * arguments));
+  overlap_.start();
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t* ids = nodes_.arguments_of(nodes_[members[i]]);
+    for (int32_t k = 0; k < arguments; ++k) {
+      Piece& piece = (*inputs)[static_cast<std::size_t>(k * count + i)];
+      piece = piece_of(ids[k]);
+      if (!backward || !nodes_[ids[k]].has(kRequiresGrad)) continue;
+      piece.grad = nodes_.root_of(ids[k]).grad + nodes_[ids[k]].offset * size_;
+      overlap_.add(ids[k]);
+    }
+  }
+  return backward && overlap_.finish();
+}
+
 void BatchBuilder::scatter(const Batch& batch) {
   for (int k = 0; k < batch.argument_count; ++k) {
     const Operand& operand = batch.arguments[k];
     if (!op_->arguments[k].packed || !operand.wants_grad || operand.matrix.grad == direct_grad_[k]) continue;
-    cpu_backend().scatter_add[graph_.options.dtype](operand.matrix.grad, operand.pieces, operand.count,
-                                                    operand.overlapping);
+    cpu_backend().scatter_add[graph_.options.dtype](operand.matrix.grad, operand.matrix.ld, operand.pieces,
+                                                    operand.count, operand.overlapping);
   }
 }
 

@@ -73,6 +73,10 @@ class BatchBuilder {
   // where the rows do not make one matrix.
   const Batch* build_shared(const Plan& plan, const std::vector<int32_t>& batches);
 
+  // The arguments of cells: those of one position in the cell after another. Returns whether gradients share memory.
+  bool build_inputs(const int32_t* members, int64_t count, bool backward, std::vector<Piece>* inputs);
+  WeightCache* weights() { return &weights_; }
+
   // After a backward kernel: adds gathered gradients to where they belong.
   void scatter(const Batch& batch);
 

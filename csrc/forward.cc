@@ -2,6 +2,8 @@
 
 #include "anomaly.h"
 #include "batch_builder.h"
+#include "cell.h"
+#include "cell_run.h"
 #include "executor.h"
 #include "measure.h"
 
@@ -17,7 +19,8 @@ class ForwardGuard {
     if (done_) return;
     for (BufferPlan& buffer : plan_.buffers) {
       if (buffer.value) graph_.pool.deallocate(buffer.value);
-      buffer.value = nullptr;
+      if (buffer.kept) graph_.pool.deallocate(buffer.kept);
+      buffer.value = buffer.kept = nullptr;
     }
     for (int32_t id : plan_.schedule.order) graph_.nodes[id].flags &= static_cast<uint16_t>(~kComputed);
   }
@@ -36,6 +39,8 @@ class ForwardGuard {
 
 void place_buffer(Graph& graph, Plan& plan, BufferPlan& buffer) {
   if (!buffer.value) buffer.value = static_cast<char*>(graph.allocate(buffer.bytes, "values", &plan));
+  if (!buffer.kept && buffer.kept_bytes)
+    buffer.kept = static_cast<char*>(graph.allocate(buffer.kept_bytes, "values inside cells", &plan));
 }
 
 void place_members(Graph& graph, const Plan& plan, const BatchPlan& batch) {
@@ -79,6 +84,21 @@ void register_buffers(Graph& graph, Plan& plan) {
   for (int32_t id : plan.schedule.order) graph.nodes.buffer[id] += first;
 }
 
+void run_cell(Graph& graph, const Plan& plan, const BatchPlan& planned, BatchBuilder& builder) {
+  const CellUse& use = graph.cell_of(planned.signature);
+  std::vector<Piece> inputs;
+  builder.build_inputs(plan.schedule.order.data() + planned.begin, planned.end - planned.begin, false, &inputs);
+  const int64_t rows = planned.row_end - planned.row_begin;
+  char* kept = nullptr;
+  if (graph.releases()) {
+    builder.scratch.reset();
+    kept = builder.scratch.take(static_cast<std::size_t>(rows * use.cell->kept_cols) * graph.element_bytes());
+  }
+  Measure measure(graph, kOp_cell, true, planned.end - planned.begin);
+  CellRun(graph, *use.cell, use, plan.buffers[planned.buffer], planned.row_begin, planned.row_end, builder.weights())
+      .forward(inputs, kept);
+}
+
 }  // namespace
 
 void run_forward(Graph& graph, Plan& plan) {
@@ -100,8 +120,10 @@ void run_forward(Graph& graph, Plan& plan) {
     const int64_t count = planned.end - planned.begin;
     place_buffer(graph, plan, plan.buffers[planned.buffer]);
     place_members(graph, plan, planned);
-    const Batch& batch = builder.build(plan, planned, Phase::kForward);
-    {
+    if (planned.op == kOp_cell) {
+      run_cell(graph, plan, planned, builder);
+    } else {
+      const Batch& batch = builder.build(plan, planned, Phase::kForward);
       Measure measure(graph, planned.op, true, count);
       kernels.forward[planned.op](batch);
     }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "cell.h"
 #include "error.h"
 
 namespace lazynet {
@@ -40,6 +41,8 @@ void Graph::clear() {
     for (BufferPlan& buffer : round->buffers) {
       if (buffer.value) pool.deallocate(buffer.value);
       if (buffer.grad) pool.deallocate(buffer.grad);
+      if (buffer.kept) pool.deallocate(buffer.kept);
+      if (buffer.kept_grad) pool.deallocate(buffer.kept_grad);
     }
   for (void* gradient : input_gradients) pool.deallocate(gradient);
   for (void* block : input_blocks_) pool.deallocate(block);
@@ -52,6 +55,7 @@ void Graph::clear() {
   scheduling_.reset();
   for (auto& parameter : parameters) parameter_node_of_slot_[parameter->slot()] = -1;
   parameters.clear();
+  cells.clear();
   parameter_nodes.clear();
   nodes.clear();
   readers.clear();
@@ -154,6 +158,12 @@ void Graph::check_attributes(const OpInfo& op, int count, int attribute_count) c
 
 int64_t Graph::add(int op_id, const int64_t* handles, int count, const double* attributes, int attribute_count,
                    const int64_t* payload, int64_t payload_count) {
+  if (op_id == kOp_cell) fail(LN_VALUE_ERROR, "cell: is built by ln_add_cell only");
+  return finish(append_op(op_id, handles, count, attributes, attribute_count, payload, payload_count));
+}
+
+int32_t Graph::append_op(int op_id, const int64_t* handles, int count, const double* attributes, int attribute_count,
+                         const int64_t* payload, int64_t payload_count) {
   if (op_id < 0 || op_id >= kOpCount) fail(LN_VALUE_ERROR, "op ", op_id, " does not exist");
   const OpInfo& op = op_info(op_id);
   if (op.kind == OpKind::kSource) fail(LN_VALUE_ERROR, op.name, ": is not built from arguments");
@@ -174,7 +184,7 @@ int64_t Graph::add(int op_id, const int64_t* handles, int count, const double* a
   if (op_id == kOp_dropout) {
     const uint64_t key = mix(seed_ + 0x9e3779b97f4a7c15u * static_cast<uint64_t>(++random_nodes_));
     const int64_t halves[2] = {static_cast<int64_t>(key & 0xffffffff), static_cast<int64_t>(key >> 32)};
-    return finish(append(op, ids_.data(), count, shape, attributes, halves, 2));
+    return append(op, ids_.data(), count, shape, attributes, halves, 2);
   }
   const int32_t id = append(op, ids_.data(), count, shape, attributes, payload, payload_count);
   if (op.kind == OpKind::kView) {
@@ -185,12 +195,44 @@ int64_t Graph::add(int op_id, const int64_t* handles, int count, const double* a
     view.offset = base.offset;
     if (op_id == kOp_stop_gradient) view.flags = 0;
   }
+  return id;
+}
+
+// The cell as this graph uses it; its parameters become nodes when it is first placed.
+CellUse& Graph::use_cell(int32_t cell_id) {
+  CellUse& use = cells[cell_id];
+  if (use.cell) return use;
+  std::shared_ptr<Cell> cell = find_cell(cell_id);
+  if (!cell) fail(LN_GRAPH_ERROR, "cell ", cell_id, " does not exist (any more)");
+  if (cell->dtype != options.dtype)
+    fail(LN_TYPE_ERROR, "cell ", cell->name, ": was traced in ", dtype_name(cell->dtype), "; this graph computes in ",
+         dtype_name(options.dtype));
+  for (const auto& parameter : cell->parameters) {
+    use.parameter_nodes.push_back(parameter_node(-2 - int64_t{parameter->slot()}));
+    use.trains = use.trains || nodes[use.parameter_nodes.back()].has(kRequiresGrad);
+  }
+  use.cell = std::move(cell);
+  return use;
+}
+
+int64_t Graph::add_cell(int32_t cell_id, const int64_t* handles, int count) {
+  const CellUse& use = use_cell(cell_id);
+  const double attribute = cell_id;
+  const int32_t id = append_op(kOp_cell, handles, count, &attribute, 1, nullptr, 0);
+  if (use.trains) nodes[id].flags |= kRequiresGrad;
+  const Cell& cell = *use.cell;
+  const int64_t rows = nodes[id].rows;
+  for (std::size_t k = 0; cell.outputs.size() > 1 && k < cell.outputs.size(); ++k)
+    append_slice(id, 0, rows, cell.output_cols[k], cell.values[cell.outputs[k]].cols);
   return finish(id);
 }
 
 int64_t Graph::add_slice(int64_t handle, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+  return finish(append_slice(resolve(handle), row, rows, col, cols));
+}
+
+int32_t Graph::append_slice(int32_t base_id, int64_t row, int64_t rows, int64_t col, int64_t cols) {
   const OpInfo& op = op_info(kOp_slice);
-  const int32_t base_id = resolve(handle);
   const Shape whole = nodes[base_id].shape();
   const int64_t payload[4] = {row, rows, col, cols};
   const Shape shape = op.shape_rule({op.name, &whole, 1, nullptr, 0, payload, 4});
@@ -200,7 +242,7 @@ int64_t Graph::add_slice(int64_t handle, int64_t row, int64_t rows, int64_t col,
   view.root = base.root;
   view.ld = base.ld;
   view.offset = base.offset + row * base.ld + col;
-  return finish(id);
+  return id;
 }
 
 int64_t Graph::add_row(int64_t handle, int64_t row) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "backend.h"
@@ -22,6 +23,15 @@ struct GraphCounters {
   std::vector<ln_op_profile> profile = std::vector<ln_op_profile>(kOpCount);
 };
 
+class Cell;
+
+// A cell that is placed in a graph, and the nodes of its parameters there.
+struct CellUse {
+  std::shared_ptr<Cell> cell;
+  std::vector<int32_t> parameter_nodes;
+  bool trains = false;  // one of them is trained
+};
+
 class Graph {
  public:
   explicit Graph(const ln_graph_options& options);
@@ -32,6 +42,8 @@ class Graph {
   // Building. All return the handle of the new node.
   int64_t add(int op, const int64_t* handles, int count, const double* attributes, int attribute_count,
               const int64_t* payload, int64_t payload_count);
+  // A cell's node: its outputs are the nodes that follow, or itself where there is one output.
+  int64_t add_cell(int32_t cell, const int64_t* handles, int count);
   int64_t add_input(Shape shape, const void* data, bool requires_grad);
   int64_t add_slice(int64_t handle, int64_t row, int64_t rows, int64_t col, int64_t cols);
   int64_t add_row(int64_t handle, int64_t row);
@@ -64,6 +76,10 @@ class Graph {
 
   // Values are released after their last reader, and there is no backward.
   bool releases() const { return options.train == 0; }
+  // Of a node that is a cell.
+  const CellUse& cell_of(int32_t signature) const {
+    return cells.at(static_cast<int32_t>(signatures.attributes(signature)[0]));
+  }
   bool computed(int32_t id) const { return nodes.root_of(id).has(kComputed); }
   std::size_t element_bytes() const { return element_size(options.dtype); }
   std::string describe(int32_t id) const;  // "%7 tanh (1, 128)"
@@ -82,13 +98,18 @@ class Graph {
   std::vector<int32_t> readers;                        // a node: uncomputed nodes that read it; empty unless releases()
   std::vector<std::shared_ptr<Parameter>> parameters;  // in use
   std::vector<int32_t> parameter_nodes;                // their nodes
+  std::unordered_map<int32_t, CellUse> cells;          // by the cells' numbers
   std::vector<void*> input_gradients;                  // of inputs, from the pool, of the last backward
   GraphCounters counters;
 
  private:
   int32_t append(const OpInfo& op, const int32_t* ids, int count, Shape shape, const double* attributes,
                  const int64_t* payload, int64_t payload_count);
+  int32_t append_op(int op, const int64_t* handles, int count, const double* attributes, int attribute_count,
+                    const int64_t* payload, int64_t payload_count);
+  int32_t append_slice(int32_t base, int64_t row, int64_t rows, int64_t col, int64_t cols);
   int64_t finish(int32_t id);
+  CellUse& use_cell(int32_t cell);
   int32_t parameter_node(int64_t handle);
   void check_attributes(const OpInfo& op, int count, int attribute_count) const;
   std::vector<int32_t> needed_for(const int64_t* handles, int64_t count, bool mark_targets);

@@ -23,6 +23,41 @@ struct Run {
   void* grad[2];  // null where no gradient is wanted
 };
 
+// Several elementwise operations in one pass over memory: what a cell makes of a chain of them (cell.h). Their
+// results are registers, a piece of a row each, which stay in the cache; the first registers are the operands.
+enum Broadcast : uint8_t { kFull = 0, kRow = 1, kColumn = 2, kScalar = 3 };
+struct FusedOp {
+  int op;
+  int a, b, result;  // registers; b -1 where there is none
+  double attributes[2];
+};
+struct FusedOperand {
+  const void* value;
+  int64_t ld;
+  Broadcast broadcast;
+  void* grad;  // rows x cols where full or a row or scalar of all rows; rows x 1 of a column. Null: not wanted
+  int64_t grad_ld;
+  bool add;  // to grad; else it is overwritten
+};
+struct FusedResult {  // a register that is also kept in memory
+  int reg;
+  void* value;
+  int64_t ld;
+  const void* grad;  // what comes from other readers; null: nothing
+  int64_t grad_ld;
+};
+struct Fused {
+  int64_t rows, cols;
+  const FusedOp* ops;
+  int op_count;
+  const FusedOperand* operands;
+  int operand_count;
+  const FusedResult* results;
+  int result_count;
+  int register_count;
+};
+constexpr int kMostRegisters = 48;
+
 // One argument of all members.
 struct Operand {
   // A list argument has the pieces of member i at [begin[i], begin[i + 1]); others have piece i.
@@ -35,6 +70,7 @@ struct Operand {
   Piece matrix = {nullptr, nullptr, 0, 0, 0};
   bool wants_grad = false;   // backward: pieces' (and matrix's) grad are valid and to be added to
   bool overlapping = false;  // backward: pieces share gradient memory; one thread only
+  bool overwrite = false;    // backward: the gradient is to be written, not added to; only linear's x asks for it
   int64_t identity = -1;     // shared: the node, which no other matrix of this run is
 };
 
@@ -60,8 +96,6 @@ struct Batch {
   void* (*sparse_row)(void* table, int64_t row) = nullptr;
   void* sparse_table = nullptr;
 };
-
-enum Broadcast : uint8_t { kFull = 0, kRow = 1, kColumn = 2, kScalar = 3 };
 
 // forward: writes result.matrix.value. backward: adds to the arguments' gradients where wants_grad.
 // shared: adds to the shared arguments' gradients, for all batches of a signature at once.

@@ -47,6 +47,7 @@ typedef enum { LN_FLOAT32 = 0, LN_FLOAT64 = 1 } ln_dtype;
 typedef struct ln_graph ln_graph;
 typedef struct ln_parameter ln_parameter;
 typedef struct ln_optimizer ln_optimizer;
+typedef struct ln_cell ln_cell;
 
 enum { LN_FAILED = -1 }; /* returned in place of a node handle */
 
@@ -158,6 +159,18 @@ int64_t ln_add_row(ln_graph*, int64_t a, int64_t row);
 /* Part number `part` of `parts` equal parts along rows (axis 0) or columns (axis 1): a slice. */
 int64_t ln_add_part(ln_graph*, int64_t a, int axis, int64_t part, int64_t parts);
 int64_t ln_add_reshape(ln_graph*, int64_t a, int64_t rows, int64_t cols);
+
+/* ---- cells: functions of nodes that are placed as one node ---------------------------------------- */
+
+/* From a graph in which the function was called on `inputs` and gave `outputs`: its operations, made into fewer and
+ * larger steps. NULL with LN_VALUE_ERROR where one of them cannot be part of a cell. */
+ln_cell* ln_cell_create(ln_graph* traced, const int64_t* inputs, int input_count, const int64_t* outputs,
+                        int output_count, const char* name);
+void ln_cell_release(ln_cell*); /* graphs that use it keep it alive until cleared */
+int ln_cell_number(const ln_cell*);
+const char* ln_cell_text(ln_cell*, int optimized); /* its steps, before or after optimisation */
+/* The node of a call. Of several outputs, output k is the node k + 1 after it; a single one is the node itself. */
+int64_t ln_add_cell(ln_graph*, int cell, const int64_t* arguments, int count);
 
 /* ---- reading ---------------------------------------------------------------------------------- */
 

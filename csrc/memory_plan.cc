@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cell.h"
 #include "error.h"
 
 namespace lazynet {
@@ -114,7 +115,7 @@ class Planner {
     plan_.batches.reserve(batches);
     for (int32_t b = 0; b < batches; ++b) add_batch(plan_.schedule.batch_begin[b], plan_.schedule.batch_begin[b + 1]);
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
-      plan_.value_bytes += plan_.buffers[i].bytes;
+      plan_.value_bytes += plan_.buffers[i].bytes + plan_.buffers[i].kept_bytes;
       if (keep_ || stays_[i] || unread_[i] > 0) plan_.buffers[i].last_batch = -1;
     }
     for (int64_t bytes : shared_bytes_) plan_.shared_scratch_bytes = std::max(plan_.shared_scratch_bytes, bytes);
@@ -127,7 +128,7 @@ class Planner {
     const NodeRecord& first = nodes_[plan_.schedule.order[begin]];
     const auto operands = static_cast<int32_t>(plan_.operands.size());
     const auto runs = static_cast<int32_t>(plan_.runs.size());
-    BatchPlan batch{first.op, first.signature, begin, end, 0, 0, 0, operands, operands, runs, runs};
+    BatchPlan batch{first.op, first.signature, begin, end, 0, 0, 0, operands, operands, 0, 0, runs, runs};
     batch.buffer = buffer_for(first.signature);
     batch.offset = plan_.buffers[batch.buffer].bytes;
     if (in_runs(batch))
@@ -136,6 +137,7 @@ class Planner {
       analyse_operands(&batch);
     batch.operand_end = static_cast<int32_t>(plan_.operands.size());
     batch.run_end = static_cast<int32_t>(plan_.runs.size());
+    if (batch.op == kOp_cell) plan_cell(&batch);
     place_members(&batch);
     plan_.batches.push_back(batch);
   }
@@ -153,6 +155,21 @@ class Planner {
     unread_.push_back(0);
     stays_.push_back(0);
     return known;
+  }
+
+  void plan_cell(BatchPlan* batch) {
+    const Cell& cell = *find_cell(static_cast<int32_t>(signatures_.attributes(batch->signature)[0]));
+    BufferPlan& buffer = plan_.buffers[batch->buffer];
+    batch->row_begin = buffer.rows;
+    for (int32_t i = batch->begin; i < batch->end; ++i) buffer.rows += nodes_[plan_.schedule.order[i]].rows;
+    batch->row_end = buffer.rows;
+    // Without backward what is kept lives as long as the batch.
+    const int64_t scratch_cols = keep_ ? cell.passing_grad_cols : cell.kept_cols;
+    plan_.scratch_bytes =
+        std::max(plan_.scratch_bytes, aligned((batch->row_end - batch->row_begin) * scratch_cols * element_size_));
+    if (!keep_) return;
+    buffer.kept_bytes = buffer.rows * cell.kept_cols * element_size_;
+    buffer.kept_grad_bytes = buffer.rows * cell.kept_grad_cols * element_size_;
   }
 
   void place_members(BatchPlan* batch) {

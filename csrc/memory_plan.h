@@ -59,6 +59,7 @@ struct BatchPlan {
   int32_t buffer;         // in Plan::buffers
   int64_t offset, bytes;  // of the batch's values in the buffer
   int32_t operand_begin, operand_end;
+  int64_t row_begin, row_end;  // of a cell: its members' rows among those of the signature
   int32_t run_begin, run_end;  // in Plan::runs; none: the kernel reads the members piece by piece
 };
 
@@ -70,6 +71,11 @@ struct BufferPlan {
   int32_t last_batch = -1;  // -1: stays until the graph is cleared
   char* value = nullptr;    // once placed
   char* grad = nullptr;     // during and after backward
+  // Of cells:
+  int64_t rows = 0;
+  int64_t kept_bytes = 0, kept_grad_bytes = 0;
+  char* kept = nullptr;       // values inside the cells that backward reads
+  char* kept_grad = nullptr;  // gradients that weights' gradients are made from
 };
 
 // Before there is memory a value has a place: an imagined address, which no real one equals and which is adjacent

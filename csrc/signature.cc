@@ -3,6 +3,8 @@
 #include <cstring>
 #include <sstream>
 
+#include "cell.h"
+
 namespace lazynet {
 namespace {
 
@@ -108,6 +110,11 @@ std::string SignatureTable::text(int32_t signature) const {
   const OpInfo& op = op_info(entry.op);
   std::ostringstream out;
   out << op.name;
+  if (op.id == kOp_cell) {
+    const std::shared_ptr<Cell> cell = find_cell(static_cast<int32_t>(attributes(signature)[0]));
+    out << ' ' << (cell ? cell->name : "released");
+    return out.str();
+  }
   const int64_t* word = keys_.data() + entry.key_begin + 1;
   const int64_t* end = keys_.data() + entry.key_end;
   std::istringstream names(op.attributes);

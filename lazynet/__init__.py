@@ -3,6 +3,7 @@
 from . import batching, errors, init, nn, optim
 from ._core import num_threads, set_num_threads, vector_unit
 from .anomaly import detect_anomaly
+from .cell import Cell, cell, set_cells
 from .checks import check_batching, check_gradients
 from .graph import Graph
 from .init import seed

@@ -38,6 +38,10 @@ class NodeTypeError(LazyNetError, TypeError):
     """An argument is of a type that the operator does not take."""
 
 
+class TraceError(LazyNetError, RuntimeError):
+    """A cell does what cannot be traced: it reads a value, or branches on one."""
+
+
 class NonFiniteError(LazyNetError, ArithmeticError):
     """A NaN or an infinity was born while :func:`lazynet.detect_anomaly` was on."""
 

@@ -49,7 +49,7 @@ class Graph(_nodes.CoreGraph):
         (5.0, [[2.0, 4.0]])
     """
 
-    __slots__ = ("__weakref__", "_core", "_policy", "_policy_name", "_sites", "dtype", "training")
+    __slots__ = ("__weakref__", "_core", "_policy", "_policy_name", "_sites", "dtype")
 
     def __init__(
         self,
@@ -173,6 +173,7 @@ class Graph(_nodes.CoreGraph):
 
     def forward(self, *nodes: Node) -> None:
         """Computes what ``nodes`` need and is not yet computed; without arguments everything."""
+        self._require_running("forward")
         handles = [self._own(node, "forward") for node in nodes]
         if self._policy is not None:
             self._run_policy(self._policy, handles)
@@ -185,11 +186,13 @@ class Graph(_nodes.CoreGraph):
         Gradients of parameters are added to what they hold (the optimizer's ``step`` clears them); gradients of nodes
         are those of this call.
         """
+        self._require_running("backward")
         handle = self._own(loss, "backward")
         self._compute(loss)
         self._check(lib.ln_graph_backward(self._core, handle))
 
     def _compute(self, node: Node) -> None:
+        self._require_running("value")
         if self._policy is not None and not node.computed:
             self._run_policy(self._policy, [node._handle])
 
@@ -249,7 +252,17 @@ class Graph(_nodes.CoreGraph):
                 result[ffi.string(lib.ln_op_name(op)).decode()] = _as_dict(out)
         return result
 
-    # ---- for the operators
+    # ---- for the operators and cells
+
+    def _start_tracing(self) -> None:
+        """From now on nodes stand for those of every call of a cell, so that they have no values."""
+        self._tracing = True
+
+    def _require_running(self, what: str) -> None:
+        if self._tracing:
+            raise errors.TraceError(
+                f"{what}: a cell reads the value of a node while it is traced; what a cell does must not depend on values"
+            )
 
     def _own(self, node: Any, name: str) -> int:
         """The handle of a node of this graph."""

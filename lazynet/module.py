@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import errors
+from ._nodes import note_structure_change
 from .parameter import Parameter
 
 __all__ = ["Module"]
@@ -29,6 +30,11 @@ class Module:
     """
 
     training: bool = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, (Parameter, Module, list, tuple, dict, bool)):
+            note_structure_change()
+        super().__setattr__(name, value)
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Makes calling a module the same as calling its ``forward``, without a call in between."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 else:
     _CoreNode = object
 
-__all__ = ["Node", "settle"]
+__all__ = ["Node", "methods_of", "settle"]
 
 _add1, _add2, _add1_x, _add_slice = lib.ln_add1, lib.ln_add2, lib.ln_add1_x, lib.ln_add_slice
 _op = lib.ln_op_id
@@ -27,15 +28,19 @@ _NEG, _POW, _TRANSPOSE = _op(b"neg"), _op(b"pow"), _op(b"transpose")
 _Class = TypeVar("_Class", bound=type)
 
 
-def _add_to_node(methods: _Class) -> _Class:
-    """Gives the methods of a class to the type that csrc/python/handle.cc makes, which stands in for the class."""
-    for name, value in vars(methods).items():
-        if name not in ("__dict__", "__weakref__"):
-            setattr(_nodes.Node, name, value)
-    return _nodes.Node  # type: ignore[return-value]
+def methods_of(core_type: Any) -> Callable[[_Class], _Class]:
+    """Gives the methods of a class to a type that csrc/python/ makes, which then stands in for the class."""
+
+    def add(methods: _Class) -> _Class:
+        for name, value in vars(methods).items():
+            if name not in ("__dict__", "__weakref__", "__orig_bases__", "__parameters__"):
+                setattr(core_type, name, value)
+        return core_type
+
+    return add
 
 
-@_add_to_node
+@methods_of(_nodes.Node)
 class Node(_CoreNode):
     """One operation applied to other nodes of one example: a light handle, not the value.
 
@@ -251,7 +256,7 @@ def _range_of(index: Any, size: int, what: str, shape: tuple[int, int]) -> tuple
     return number % size, 1
 
 
-_CORE_FUNCTIONS = ("ln_add2", "ln_add", "ln_add_part", "ln_add_row")
+_CORE_FUNCTIONS = ("ln_add2", "ln_add", "ln_add_part", "ln_add_row", "ln_add_cell")
 _nodes.bind(
     *(int(ffi.cast("intptr_t", ffi.addressof(lib, name))) for name in _CORE_FUNCTIONS),
     *_ARITHMETIC.values(),

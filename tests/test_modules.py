@@ -192,7 +192,7 @@ def test_plan_text_drawing_and_checks():
     plan = graph.plan(root.h)
     plan.verify()
     assert not plan.executed and len(plan.batches) >= plan.lower_bound
-    assert "linear transpose=1" in str(plan) and "<table>" in plan.to_html()
+    assert "cell BinaryTreeLSTMCell.forward" in str(plan) and "<table>" in plan.to_html()
     graph.forward(root.h)
     done = graph.plan()
     broken = graph.plan(ln.tanh(root.h))

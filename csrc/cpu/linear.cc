@@ -45,10 +45,11 @@ void linear_backward(const Batch& batch) {
   const int64_t m = op.x.rows, n = op.x.cols, k = op.y.cols;
   const T* dy = grad_of<T>(op.y);
   T* dx = grad_of<T>(op.x);
+  const bool add = !batch.arguments[0].overwrite;
   if (const T* panels = panels_of<T>(batch, batch.arguments[1], !op.transpose, m, k, n))
-    return multiply_packed<T>(m, n, k, dy, op.y.ld, panels, dx, op.x.ld, true,
+    return multiply_packed<T>(m, n, k, dy, op.y.ld, panels, dx, op.x.ld, add,
                               [](int64_t, int64_t, int64_t, int64_t) {});
-  gemm<T>(false, !op.transpose, m, n, k, T(1), dy, op.y.ld, value_of<T>(op.w), op.w.ld, T(1), dx, op.x.ld);
+  gemm<T>(false, !op.transpose, m, n, k, T(1), dy, op.y.ld, value_of<T>(op.w), op.w.ld, add ? T(1) : T(0), dx, op.x.ld);
 }
 
 template <class T>

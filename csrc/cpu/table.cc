@@ -10,6 +10,7 @@ static constexpr KernelTable make_table() {
       {
 #define LN_KERNEL(name, ...) name##_forward<T>,
 #define LN_SHARED(name, ...) name##_forward<T>,
+#define LN_COMPOSITE(name, ...) nullptr,
 #define LN_VIEW(name, ...) nullptr,
 #define LN_SOURCE(name, ...) nullptr,
 #include "../ops/ops.def"
@@ -17,6 +18,7 @@ static constexpr KernelTable make_table() {
       {
 #define LN_KERNEL(name, ...) name##_backward<T>,
 #define LN_SHARED(name, ...) name##_backward<T>,
+#define LN_COMPOSITE(name, ...) nullptr,
 #define LN_VIEW(name, ...) nullptr,
 #define LN_SOURCE(name, ...) nullptr,
 #include "../ops/ops.def"
@@ -24,6 +26,7 @@ static constexpr KernelTable make_table() {
       {
 #define LN_KERNEL(name, ...) nullptr,
 #define LN_SHARED(name, ...) name##_shared<T>,
+#define LN_COMPOSITE(name, ...) nullptr,
 #define LN_VIEW(name, ...) nullptr,
 #define LN_SOURCE(name, ...) nullptr,
 #include "../ops/ops.def"
@@ -43,6 +46,9 @@ const Backend* unit_backend() {
       {&kernels_float, &kernels_double},
       {gather<float>, gather<double>},
       {scatter_add<float>, scatter_add<double>},
+      {fused_forward<float>, fused_forward<double>},
+      {fused_backward<float>, fused_backward<double>},
+      {add_column_sums<float>, add_column_sums<double>},
       zero,
       {first_non_finite<float>, first_non_finite<double>},
       {update<float>, update<double>},

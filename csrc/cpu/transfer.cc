@@ -7,23 +7,24 @@
 namespace lazynet::cpu::LN_UNIT {
 namespace {
 
-int64_t elements_of(const Piece* pieces, int64_t begin, int64_t end) {
-  int64_t elements = 0;
-  for (int64_t i = begin; i < end; ++i) elements += pieces[i].rows * pieces[i].cols;
-  return elements;
+int64_t rows_of(const Piece* pieces, int64_t begin, int64_t end) {
+  int64_t rows = 0;
+  for (int64_t i = begin; i < end; ++i) rows += pieces[i].rows;
+  return rows;
 }
 
-// Calls visit(piece, its first element in packed memory), over the threads when there is much to
-// move. Each range of pieces finds its own start.
+// Calls visit(piece, its first row in the matrix), over the threads when there is much to move. Each range of
+// pieces finds its own start.
 template <class Visit>
-void for_packed(const Piece* pieces, int64_t count, bool serial, const Visit& visit) {
-  const int64_t elements = elements_of(pieces, 0, count);
+void for_rows_of(const Piece* pieces, int64_t count, bool serial, const Visit& visit) {
+  if (count == 0) return;
+  const int64_t elements = rows_of(pieces, 0, count) * pieces[0].cols;
   const int64_t grain = serial ? count : 1 + count * 4 * kGrainElements / (elements + 1);
   parallel_for(count, grain, [&](int64_t begin, int64_t end) {
-    int64_t start = elements_of(pieces, 0, begin);
+    int64_t row = rows_of(pieces, 0, begin);
     for (int64_t i = begin; i < end; ++i) {
-      visit(pieces[i], start);
-      start += pieces[i].rows * pieces[i].cols;
+      visit(pieces[i], row);
+      row += pieces[i].rows;
     }
   });
 }
@@ -123,23 +124,23 @@ void update_adam(const UpdateConstants& h, const UpdateArrays<T>& a, bool decoup
 }  // namespace
 
 template <class T>
-void gather(const Piece* pieces, int64_t count, void* packed) {
-  for_packed(pieces, count, false, [=](const Piece& piece, int64_t start) {
-    copy_block(value_of<T>(piece), piece.ld, static_cast<T*>(packed) + start, piece.cols, piece.rows, piece.cols);
+void gather(const Piece* pieces, int64_t count, void* matrix, int64_t ld) {
+  for_rows_of(pieces, count, false, [=](const Piece& piece, int64_t row) {
+    copy_block(value_of<T>(piece), piece.ld, static_cast<T*>(matrix) + row * ld, ld, piece.rows, piece.cols);
   });
 }
 
 template <class T>
-void scatter_add(const void* packed, const Piece* pieces, int64_t count, bool overlapping) {
-  for_packed(pieces, count, overlapping, [=](const Piece& piece, int64_t start) {
+void scatter_add(const void* matrix, int64_t ld, const Piece* pieces, int64_t count, bool overlapping) {
+  for_rows_of(pieces, count, overlapping, [=](const Piece& piece, int64_t row) {
     if (piece.grad)
-      add_block(static_cast<const T*>(packed) + start, piece.cols, grad_of<T>(piece), piece.ld, piece.rows, piece.cols);
+      add_block(static_cast<const T*>(matrix) + row * ld, ld, grad_of<T>(piece), piece.ld, piece.rows, piece.cols);
   });
 }
 
 void zero(void* address, std::size_t bytes) {
   if (bytes == 0) return;
-  parallel_for(static_cast<int64_t>(bytes), int64_t{1} << 20, [=](int64_t begin, int64_t end) {
+  parallel_for(static_cast<int64_t>(bytes), int64_t{1} << 16, [=](int64_t begin, int64_t end) {
     std::memset(static_cast<char*>(address) + begin, 0, static_cast<std::size_t>(end - begin));
   });
 }
@@ -202,8 +203,8 @@ double sum_of_squares(const void* data, int64_t count) {
 }
 
 #define LN_INSTANTIATE_TRANSFER(T)                                                           \
-  template void gather<T>(const Piece*, int64_t, void*);                                     \
-  template void scatter_add<T>(const void*, const Piece*, int64_t, bool);                    \
+  template void gather<T>(const Piece*, int64_t, void*, int64_t);                            \
+  template void scatter_add<T>(const void*, int64_t, const Piece*, int64_t, bool);           \
   template int64_t first_non_finite<T>(const void*, int64_t, int64_t, int64_t);              \
   template void update<T>(int, const UpdateConstants&, int64_t, void*, void*, void*, void*); \
   template double sum_of_squares<T>(const void*, int64_t);

@@ -80,6 +80,8 @@ const OpInfo kTable[kOpCount] = {
   make(kOp_##name, #name, LN_STRING(family), roles, attributes, &shape_rules::rule, reads, OpKind::kKernel, false),
 #define LN_SHARED(name, family, roles, attributes, rule, reads) \
   make(kOp_##name, #name, LN_STRING(family), roles, attributes, &shape_rules::rule, reads, OpKind::kKernel, true),
+#define LN_COMPOSITE(name, family, roles, attributes, rule, reads) \
+  make(kOp_##name, #name, LN_STRING(family), roles, attributes, &shape_rules::rule, reads, OpKind::kKernel, true),
 #define LN_VIEW(name, family, roles, attributes, rule) \
   make(kOp_##name, #name, LN_STRING(family), roles, attributes, &shape_rules::rule, "", OpKind::kView, false),
 #define LN_SOURCE(name, family, attributes) \

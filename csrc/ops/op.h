@@ -62,6 +62,7 @@ struct OpInfo {
 enum Op : int {
 #define LN_KERNEL(name, ...) kOp_##name,
 #define LN_SHARED(name, ...) kOp_##name,
+#define LN_COMPOSITE(name, ...) kOp_##name,
 #define LN_VIEW(name, ...) kOp_##name,
 #define LN_SOURCE(name, ...) kOp_##name,
 #include "ops.def"

@@ -1,7 +1,5 @@
 #include "handle.h"
 
-#include <structmember.h>
-
 #include <cstddef>
 
 namespace lazynet::python {
@@ -18,22 +16,6 @@ PyObject* settle_name;  // "_settle"
 constexpr int kKept = 4096;
 NodeObject* kept[kKept];
 int kept_count = 0;
-
-PyObject* new_node(PyObject* graph, ln_graph* core, long long handle) {
-  PyObject* made;
-  if (kept_count > 0) {
-    made = reinterpret_cast<PyObject*>(kept[--kept_count]);
-    Py_SET_REFCNT(made, 1);
-  } else {
-    made = node_type->tp_alloc(node_type, 0);
-    if (!made) return nullptr;
-  }
-  Py_INCREF(graph);
-  node_of(made)->graph = graph;
-  node_of(made)->core = core;
-  node_of(made)->handle = handle;
-  return made;
-}
 
 // There is no node without a graph, so arguments are taken here and not in __init__.
 PyObject* node_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
@@ -83,6 +65,9 @@ PyObject* subscript(PyObject* self, PyObject* index) {
 
 PyMemberDef graph_members[] = {
     {"_address", T_LONGLONG, offsetof(GraphObject, core), 0, "Address of the core's graph."},
+    {"training", T_BOOL, offsetof(GraphObject, training), 0,
+     "Whether values are kept for backward, and dropout is on."},
+    {"_tracing", T_BOOL, offsetof(GraphObject, tracing), 0, "Whether the graph records what a cell does."},
     {nullptr, 0, 0, 0, nullptr},
 };
 PyMemberDef parameter_members[] = {
@@ -140,17 +125,36 @@ bool prepare_handle_types() {
   return node_type != nullptr;
 }
 
-PyObject* finish(PyObject* graph, ln_graph* core, int64_t handle, PyObject* others) {
-  if (handle >= 0) return new_node(graph, core, handle);
-  PyObject* number = PyLong_FromLongLong(handle);
-  if (!number) return nullptr;
+PyObject* new_node(PyObject* graph, ln_graph* core, long long handle) {
+  PyObject* made;
+  if (kept_count > 0) {
+    made = reinterpret_cast<PyObject*>(kept[--kept_count]);
+    Py_SET_REFCNT(made, 1);
+  } else {
+    made = node_type->tp_alloc(node_type, 0);
+    if (!made) return nullptr;
+  }
+  Py_INCREF(graph);
+  node_of(made)->graph = graph;
+  node_of(made)->core = core;
+  node_of(made)->handle = handle;
+  return made;
+}
+
+bool settle(PyObject* graph, int64_t* handle, PyObject* others) {
+  PyObject* number = PyLong_FromLongLong(*handle);
+  if (!number) return false;
   PyObject* settled = PyObject_CallMethodObjArgs(graph, settle_name, number, others, nullptr);
   Py_DECREF(number);
-  if (!settled) return nullptr;
-  const long long value = PyLong_AsLongLong(settled);
+  if (!settled) return false;
+  *handle = PyLong_AsLongLong(settled);
   Py_DECREF(settled);
-  if (value == -1 && PyErr_Occurred()) return nullptr;
-  return new_node(graph, core, value);
+  return !(*handle == -1 && PyErr_Occurred());
+}
+
+PyObject* finish(PyObject* graph, ln_graph* core, int64_t handle, PyObject* others) {
+  if (handle < 0 && !settle(graph, &handle, others)) return nullptr;
+  return new_node(graph, core, handle);
 }
 
 }  // namespace lazynet::python

@@ -8,6 +8,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
 
 #include <cstdint>
 
@@ -18,6 +19,8 @@ namespace lazynet::python {
 // The base of lazynet.Graph.
 struct GraphObject {
   PyObject_HEAD ln_graph* core;  // null until Graph.__init__ has run
+  char training;
+  char tracing;  // it records what a cell does
 };
 
 // The base of lazynet.Parameter.
@@ -38,6 +41,7 @@ struct Binding {
   decltype(&ln_add) add;
   decltype(&ln_add_part) add_part;
   decltype(&ln_add_row) add_row;
+  decltype(&ln_add_cell) add_cell;
   int operators[4];      // add, sub, mul, div
   PyObject* arithmetic;  // arithmetic(name, a, b): an operator one of whose operands is no node
   PyObject* subscript;   // subscript(node, index): an index that is no integer
@@ -46,8 +50,12 @@ extern Binding binding;
 
 extern PyTypeObject graph_type, parameter_type, operator_type;
 extern PyTypeObject* node_type;
-bool prepare_handle_types();   // false: with an exception set
-bool prepare_operator_type();  // "
+bool prepare_handle_types();        // false: with an exception set
+bool prepare_operator_type();       // "
+PyTypeObject* prepare_cell_type();  // null with an exception set
+PyObject* note_structure_change(PyObject*, PyObject*);
+PyObject* current_structure(PyObject*, PyObject*);
+PyObject* set_cells(PyObject*, PyObject* on);
 
 inline NodeObject* node_of(PyObject* object) { return reinterpret_cast<NodeObject*>(object); }
 inline bool is_node(PyObject* object) { return Py_TYPE(object) == node_type; }  // it has no subclasses
@@ -63,8 +71,11 @@ inline bool operand_handle(PyObject* object, int64_t* handle) {
   return true;
 }
 
-// The node of what a building function returned. A negative number goes to graph._settle(number, others), which
-// raises the core's error or traces the node.
+PyObject* new_node(PyObject* graph, ln_graph* core, long long handle);
+// What a negative number from a building function means: graph._settle(number, others) raises the core's error, or
+// notes where the node was built; then `handle` is the node's. False with an exception set.
+bool settle(PyObject* graph, int64_t* handle, PyObject* others = nullptr);
+// The node of what a building function returned.
 PyObject* finish(PyObject* graph, ln_graph* core, int64_t handle, PyObject* others = nullptr);
 
 }  // namespace lazynet::python

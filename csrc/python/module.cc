@@ -78,19 +78,20 @@ void set_address(Function* function, long long address) {
   *function = reinterpret_cast<Function>(static_cast<std::intptr_t>(address));
 }
 
-// bind(addresses of ln_add2, ln_add, ln_add_part, ln_add_row, op ids of add, sub, mul, div, arithmetic,
+// bind(addresses of ln_add2, ln_add, ln_add_part, ln_add_row, ln_add_cell, op ids of add, sub, mul, div, arithmetic,
 // subscript)
 PyObject* bind(PyObject*, PyObject* arguments) {
-  long long add2, add, part, row;
+  long long add2, add, part, row, cell;
   PyObject *arithmetic, *subscript;
   int* ops = binding.operators;
-  if (!PyArg_ParseTuple(arguments, "LLLLiiiiOO", &add2, &add, &part, &row, &ops[0], &ops[1], &ops[2], &ops[3],
+  if (!PyArg_ParseTuple(arguments, "LLLLLiiiiOO", &add2, &add, &part, &row, &cell, &ops[0], &ops[1], &ops[2], &ops[3],
                         &arithmetic, &subscript))
     return nullptr;
   set_address(&binding.add2, add2);
   set_address(&binding.add, add);
   set_address(&binding.add_part, part);
   set_address(&binding.add_row, row);
+  set_address(&binding.add_cell, cell);
   Py_INCREF(arithmetic);
   binding.arithmetic = arithmetic;
   Py_INCREF(subscript);
@@ -104,6 +105,9 @@ PyMethodDef functions[] = {
      "build(graph, op, operands, attributes, payload): the node of an operator."},
     {"parts", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(parts)), METH_FASTCALL,
      "parts(node, axis, number): a list of equal parts, which are views."},
+    {"note_structure_change", note_structure_change, METH_NOARGS, "From now on cells are traced again."},
+    {"current_structure", current_structure, METH_NOARGS, "How often note_structure_change() was called."},
+    {"set_cells", set_cells, METH_O, "Whether calls of cells place one node."},
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "_nodes", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
@@ -118,10 +122,12 @@ bool add_type(PyObject* to, const char* name, PyTypeObject* type) {
 
 PyMODINIT_FUNC PyInit__nodes(void) {
   using namespace lazynet::python;
-  if (!prepare_handle_types() || !prepare_operator_type()) return nullptr;
+  PyTypeObject* cell_type = nullptr;
+  if (!prepare_handle_types() || !prepare_operator_type() || !(cell_type = prepare_cell_type())) return nullptr;
   PyObject* made = PyModule_Create(&module);
   if (!made || !add_type(made, "CoreGraph", &graph_type) || !add_type(made, "CoreParameter", &parameter_type) ||
-      !add_type(made, "Node", node_type) || !add_type(made, "Operator", &operator_type))
+      !add_type(made, "Node", node_type) || !add_type(made, "Operator", &operator_type) ||
+      !add_type(made, "Cell", cell_type))
     return nullptr;
   return made;
 }

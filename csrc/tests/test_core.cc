@@ -57,8 +57,34 @@ int op(const char* name) {
   return id;
 }
 
-// A random forest of small recurrences; returns the loss.
-int64_t build(ln_graph* graph, const Model& model, unsigned seed) {
+// tanh([a b] W + bias) sigmoid(a), and what it was made of: two outputs.
+struct Outputs {
+  int64_t gated, inner;
+};
+Outputs gate(ln_graph* graph, const Model& model, int64_t a, int64_t b) {
+  const double transpose = 1;
+  const int64_t pair[] = {a, b};
+  const int64_t arguments[] = {ln_add(graph, op("concat_cols"), pair, 2, nullptr, 0, nullptr, 0),
+                               ln_parameter_handle(model.weight), ln_parameter_handle(model.bias)};
+  const int64_t inner =
+      ln_add1(graph, op("tanh"), ln_add(graph, op("linear"), arguments, 3, &transpose, 1, nullptr, 0));
+  return {ln_add2(graph, op("mul"), inner, ln_add1(graph, op("sigmoid"), a)), inner};
+}
+
+ln_cell* make_cell(const Model& model) {
+  ln_graph* graph = make_graph(true, "lookahead");
+  const double zeros[kDim] = {};
+  const int64_t inputs[] = {ln_add_input(graph, 1, kDim, zeros, 1), ln_add_input(graph, 1, kDim, zeros, 1)};
+  const Outputs traced = gate(graph, model, inputs[0], inputs[1]);
+  const int64_t outputs[] = {traced.gated, traced.inner};
+  ln_cell* cell = ln_cell_create(graph, inputs, 2, outputs, 2, "gate");
+  CHECK(cell != nullptr && std::strstr(ln_cell_text(cell, 1), "fused") != nullptr);
+  ln_graph_release(graph);
+  return cell;
+}
+
+// A random forest of small recurrences, some of them a cell or the nodes that it is made of; returns the loss.
+int64_t build(ln_graph* graph, const Model& model, unsigned seed, const ln_cell* cell = nullptr) {
   std::mt19937 random(seed);
   auto pick = [&](size_t n) { return static_cast<size_t>(random() % n); };
   const int64_t weight = ln_parameter_handle(model.weight), bias = ln_parameter_handle(model.bias);
@@ -69,7 +95,7 @@ int64_t build(ln_graph* graph, const Model& model, unsigned seed) {
   for (int i = 0; i < 120; ++i) {
     const int64_t a = rows[pick(rows.size())], b = rows[pick(rows.size())], pair[] = {a, b};
     int64_t made = LN_FAILED;
-    switch (pick(8)) {
+    switch (pick(9)) {
       case 0:
         made = ln_add2(graph, op("add"), a, bias);
         break;
@@ -96,6 +122,17 @@ int64_t build(ln_graph* graph, const Model& model, unsigned seed) {
         made = ln_add_slice(graph, both, 0, 1, 2, kDim);
         break;
       }
+      case 7:
+        if (cell) {
+          made = ln_add_cell(graph, ln_cell_number(cell), pair, 2) + 1;
+          CHECK(made > 0);
+          rows.push_back(made + 1);
+        } else {
+          const Outputs outputs = gate(graph, model, a, b);
+          made = outputs.gated;
+          rows.push_back(outputs.inner);
+        }
+        break;
       default:
         made = ln_add1_x(graph, op("dropout"), a, 0.3);
     }
@@ -129,10 +166,10 @@ Result gradients_of(const Model& model) {
   return result;
 }
 
-Result train_once(ln_graph* graph, const Model& model, unsigned seed) {
+Result train_once(ln_graph* graph, const Model& model, unsigned seed, const ln_cell* cell = nullptr) {
   CHECK(ln_graph_clear(graph) == LN_OK);
   CHECK(ln_graph_set_seed(graph, 7) == LN_OK);
-  const int64_t loss = build(graph, model, seed);
+  const int64_t loss = build(graph, model, seed, cell);
   CHECK(ln_graph_backward(graph, loss) == LN_OK);
   Result result = gradients_of(model);
   CHECK(ln_node_value(graph, loss, &result.loss) == LN_OK);
@@ -196,6 +233,29 @@ void test_order_and_bound() {
     for (int64_t k = 0; k < std::min<int64_t>(count, 16); ++k) CHECK(batch_of[arguments[k]] < batch_of[id]);
   }
   ln_graph_release(graph);
+}
+
+void test_cells() {
+  const Model model;
+  ln_cell* cell = make_cell(model);
+  ln_graph* plain = make_graph(true, "none");
+  for (const char* policy : {"depth", "agenda", "lookahead", "none"}) {
+    ln_graph* graph = make_graph(true, policy);
+    for (unsigned seed = 0; seed < 20; ++seed)
+      CHECK(close(train_once(graph, model, seed, cell), train_once(plain, model, seed)));
+    ln_graph_release(graph);
+  }
+  ln_graph* inference = make_graph(false, "lookahead");
+  double loss = 0;
+  CHECK(ln_graph_set_seed(inference, 7) == LN_OK);
+  CHECK(ln_node_value(inference, build(inference, model, 3, cell), &loss) == LN_OK);
+  CHECK(std::abs(loss - train_once(plain, model, 3).loss) < 1e-9);
+  // A graph keeps the cell that it uses.
+  const int64_t placed = build(inference, model, 4, cell);
+  ln_cell_release(cell);
+  CHECK(ln_node_value(inference, placed, &loss) == LN_OK);
+  ln_graph_release(inference);
+  ln_graph_release(plain);
 }
 
 void test_mistakes() {
@@ -272,6 +332,7 @@ int main(int argc, char** argv) {
   CHECK(ln_load_blas(argv[1], argc > 2 ? argv[2] : "", argc > 3 ? argv[3] : "") == LN_OK);
   test_policies();
   test_order_and_bound();
+  test_cells();
   test_mistakes();
   test_out_of_memory();
   test_threads();

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .. import errors, init
+from ..cell import cell
 from ..graph import Graph
 from ..module import Module
 from ..node import Node
@@ -101,7 +102,11 @@ class RNNCell(_Cell[Node]):
 
     def forward(self, x: Node, h: Node | None = None) -> Node:
         """One step; h is zero where it is left out."""
-        return _rnn_step(self._input(x), self._zero(x) if h is None else h, self._hidden, self.activation)
+        return self._step(x, self._zero(x) if h is None else h)
+
+    @cell
+    def _step(self, x: Node, h: Node) -> Node:
+        return _rnn_step(self._input(x), h, self._hidden, self.activation)
 
 
 class LSTMCell(_Cell[LSTMState]):
@@ -129,7 +134,11 @@ class LSTMCell(_Cell[LSTMState]):
         if state is None:
             zero = self._zero(x)
             state = LSTMState(zero, zero)
-        return _lstm_step(self._input(x), LSTMState(*state), self._hidden)
+        return self._step(x, LSTMState(*state))
+
+    @cell
+    def _step(self, x: Node, state: LSTMState) -> LSTMState:
+        return _lstm_step(self._input(x), state, self._hidden)
 
 
 class GRUCell(_Cell[Node]):
@@ -146,7 +155,11 @@ class GRUCell(_Cell[Node]):
 
     def forward(self, x: Node, h: Node | None = None) -> Node:
         """One step; h is zero where it is left out."""
-        return _gru_step(self._input(x), h if h is not None else self._zero(x), self._hidden)
+        return self._step(x, h if h is not None else self._zero(x))
+
+    @cell
+    def _step(self, x: Node, h: Node) -> Node:
+        return _gru_step(self._input(x), h, self._hidden)
 
 
 def _activation(name: str) -> Callable[[Node], Node]:
@@ -191,21 +204,26 @@ class _Sequence(Module, Generic[State]):
         bound = 1 / math.sqrt(max(hidden_size, 1))
         fill = init.uniform(-bound, bound)
         rows = self.gates * hidden_size
-        directions = 2 if bidirectional else 1
+        directions = ["", "_reverse"] if bidirectional else [""]
+        # The same strings at every call: calls of cells compare what is no node by identity.
+        self._suffixes = [[f"_l{layer}{direction}" for direction in directions] for layer in range(num_layers)]
         for layer in range(num_layers):
-            columns = input_size if layer == 0 else directions * hidden_size
-            for suffix in self._suffixes(layer):
+            columns = input_size if layer == 0 else len(directions) * hidden_size
+            for suffix in self._suffixes[layer]:
                 setattr(self, f"weight_ih{suffix}", Parameter((rows, columns), fill, dtype=dtype))
                 setattr(self, f"weight_hh{suffix}", Parameter((rows, hidden_size), fill, dtype=dtype))
                 if bias:
                     setattr(self, f"bias_ih{suffix}", Parameter((rows,), fill, dtype=dtype))
                     setattr(self, f"bias_hh{suffix}", Parameter((rows,), fill, dtype=dtype))
 
-    def _suffixes(self, layer: int) -> list[str]:
-        return [f"_l{layer}", f"_l{layer}_reverse"] if self.bidirectional else [f"_l{layer}"]
-
     def _step(self, x: Node, state: State, hidden: Callable[[Node], Node]) -> State:
         raise NotImplementedError
+
+    @cell
+    def _cell(self, x: Node, state: State, suffix: str) -> State:
+        """One step of a layer and direction, from the projected input."""
+        weight, bias = getattr(self, f"weight_hh{suffix}"), getattr(self, f"bias_hh{suffix}", None)
+        return self._step(x, state, lambda h: linear(h, weight, bias, transpose=True))
 
     def _zero(self, graph: Graph) -> State:
         raise NotImplementedError
@@ -232,7 +250,7 @@ class _Sequence(Module, Generic[State]):
         outputs: list[Node] = []
         for layer in range(self.num_layers):
             passes = []
-            for direction, suffix in enumerate(self._suffixes(layer)):
+            for direction, suffix in enumerate(self._suffixes[layer]):
                 state = initial[len(finals)] if initial is not None else self._zero(graph)
                 states = self._run(layer_input, length, state, suffix, reverse=direction == 1)
                 finals.append(states[0 if direction == 1 else -1] if states else state)
@@ -257,19 +275,14 @@ class _Sequence(Module, Generic[State]):
         """The states after each step, in the order of the sequence."""
         if x is None or length == 0:
             return []
-        weight, bias = getattr(self, f"weight_hh{suffix}"), getattr(self, f"bias_hh{suffix}", None)
         # The input of all steps is projected at once; a step reads its row, which is a view.
         projected = linear(
             x, getattr(self, f"weight_ih{suffix}"), getattr(self, f"bias_ih{suffix}", None), transpose=True
         )
-
-        def hidden(h: Node) -> Node:
-            return linear(h, weight, bias, transpose=True)
-
         states = []
         rows = split(projected, length, axis=0)
         for row in reversed(rows) if reverse else rows:
-            state = self._step(row, state, hidden)
+            state = self._cell(row, state, suffix)
             states.append(state)
         return states[::-1] if reverse else states
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import init
+from ..cell import cell
 from ..module import Module
 from ..node import Node
 from ..nodes.elementwise import sigmoid, tanh
@@ -57,17 +58,17 @@ class BinaryTreeLSTMCell(Module):
         self.forget_right = Parameter((dim, dim), forget, dtype=dtype)
         self.forget_bias = Parameter((dim,), init.ones, dtype=dtype)
 
+    @cell
     def leaf(self, x: Node) -> LSTMState:
         """The state of a leaf from its word, ``(1, input_dim)``."""
         return _memory(linear(x, self.leaf_weight, self.bias, transpose=True))
 
+    @cell
     def forward(self, left: LSTMState, right: LSTMState) -> LSTMState:
         """The state of an inner node from its children's."""
-        both = concat([left.h, right.h])
-        h_left, h_right = split(both, 2)  # views: all products read the same rows
-        iou = linear(both, self.inner_weight, self.bias, transpose=True)
-        f_left = sigmoid(linear(h_left, self.forget_left, self.forget_bias, transpose=True))
-        f_right = sigmoid(linear(h_right, self.forget_right, self.forget_bias, transpose=True))
+        iou = linear(concat([left.h, right.h]), self.inner_weight, self.bias, transpose=True)
+        f_left = sigmoid(linear(left.h, self.forget_left, self.forget_bias, transpose=True))
+        f_right = sigmoid(linear(right.h, self.forget_right, self.forget_bias, transpose=True))
         return _memory(iou, f_left * left.c + f_right * right.c)
 
 
@@ -89,6 +90,7 @@ class ChildSumTreeLSTMCell(Module):
         self.hidden_f = Parameter((dim, dim), hidden, dtype=dtype)
         self.bias_f = Parameter((dim,), init.ones, dtype=dtype)
 
+    @cell
     def forward(self, x: Node, children: Sequence[LSTMState] = ()) -> LSTMState:
         """The state of a node from its input and its children's states."""
         iou = linear(x, self.weight_iou, self.bias_iou, transpose=True)

@@ -1,0 +1,227 @@
+#include "cell_run.h"
+
+#include <algorithm>
+
+namespace lazynet {
+
+using Kind = CellValue::Kind;
+
+CellRun::CellRun(Graph& graph, const Cell& cell, const CellUse& use, const BufferPlan& buffer, int64_t begin,
+                 int64_t end, WeightCache* weights)
+    : graph_(graph),
+      cell_(cell),
+      use_(use),
+      buffer_(buffer),
+      begin_(begin),
+      rows_(end - begin),
+      size_(static_cast<int64_t>(graph.element_bytes())),
+      weights_(weights),
+      kept_(buffer.kept),
+      kept_rows_(buffer.rows),
+      kept_begin_(begin) {}
+
+// ---- where things are
+
+Piece CellRun::matrix(int32_t value) const {
+  const CellValue& v = cell_.values[value];
+  if (v.kind == Kind::kParameter) {
+    const Parameter& parameter = *cell_.parameters[v.number];
+    return {parameter.value(), graph_.nodes[use_.parameter_nodes[v.number]].grad, v.rows, v.cols, v.cols};
+  }
+  const CellValue& root = cell_.values[v.root];
+  char* base;
+  int64_t ld;
+  if (root.place == CellValue::Place::kResult) {
+    ld = cell_.result_cols;
+    base = buffer_.value + (begin_ * ld + root.value_col) * size_;
+  } else {
+    ld = root.cols;
+    base = kept_ + (kept_rows_ * root.value_col + kept_begin_ * ld) * size_;
+  }
+  return {base + v.col * size_, nullptr, rows_, v.cols, ld};
+}
+
+int64_t CellRun::gradient_ld(int32_t value) const {
+  const CellValue& root = cell_.root_of(value);
+  return root.place == CellValue::Place::kResult ? cell_.result_cols : root.cols;
+}
+
+void* CellRun::gradient(int32_t value) const {
+  const CellValue& v = cell_.values[value];
+  const CellValue& root = cell_.values[v.root];
+  if (root.place == CellValue::Place::kResult)
+    return buffer_.grad + (begin_ * cell_.result_cols + root.value_col + v.col) * size_;
+  if (root.grad_col < 0 || (!root.keeps_gradient && !passing_)) return nullptr;
+  char* base = root.keeps_gradient ? buffer_.kept_grad + (buffer_.rows * root.grad_col + begin_ * root.cols) * size_
+                                   : passing_ + rows_ * root.grad_col * size_;
+  return base + v.col * size_;
+}
+
+bool CellRun::wants_gradient(int32_t value) const {
+  const CellValue& v = cell_.values[value];
+  if (v.kind == Kind::kParameter) return graph_.nodes[use_.parameter_nodes[v.number]].has(kRequiresGrad);
+  return true;
+}
+
+// ---- steps
+
+// A kernel of the table sees the rows as one member.
+void CellRun::fill(Batch* batch, const CellStep& step, std::vector<Piece>* pieces, bool backward) {
+  const OpInfo& op = op_info(step.op);
+  const bool list = op.maximum_arguments < 0;
+  const std::size_t count = step.arguments.size();
+  pieces->resize(count + 1);
+  Piece& result = (*pieces)[count];
+  result = matrix(step.result);
+  if (backward) result.grad = gradient(step.result);
+  batch->op = step.op;
+  batch->members = 1;
+  batch->attributes = step.attributes.data();
+  batch->weights = weights_;
+  batch->result.pieces = &result;
+  batch->result.count = 1;
+  batch->result.matrix = result;
+  batch->argument_count = list ? 1 : static_cast<int>(count);
+  for (std::size_t k = 0; k < count; ++k) {
+    const int32_t value = step.arguments[k];
+    const bool parameter = cell_.values[value].kind == Kind::kParameter;
+    (*pieces)[k] = matrix(value);
+    if (!parameter) (*pieces)[k].grad = backward ? gradient(value) : nullptr;
+    if (list) continue;
+    Operand& operand = batch->arguments[k];
+    operand.pieces = &(*pieces)[k];
+    operand.count = 1;
+    operand.matrix = (*pieces)[k];
+    operand.wants_grad = backward && !parameter;
+    operand.overwrite = step.overwrites.size() > k && step.overwrites[k];
+    if (parameter) operand.identity = use_.parameter_nodes[cell_.values[value].number];
+  }
+  if (!list) return;
+  begins_ = {0, static_cast<int32_t>(count)};
+  batch->arguments[0].pieces = pieces->data();
+  batch->arguments[0].count = static_cast<int64_t>(count);
+  batch->arguments[0].begin = begins_.data();
+  batch->arguments[0].wants_grad = backward;
+}
+
+Fused CellRun::fused(const CellStep& step, bool backward) {
+  operands_.clear();
+  results_.clear();
+  const int64_t cols = cell_.values[step.result].cols;
+  for (std::size_t k = 0; k < step.arguments.size(); ++k) {
+    const int32_t value = step.arguments[k];
+    const Piece piece = matrix(value);
+    FusedOperand operand{piece.value, piece.ld, step.broadcast[k], nullptr, 0, false};
+    if (backward && wants_gradient(value)) {
+      if (cell_.values[value].kind == Kind::kParameter) {
+        operand.grad = passing_ + rows_ * step.parameter_grad_col[k] * size_;
+        operand.grad_ld = cols;
+      } else {
+        operand.grad = gradient(value);
+        operand.grad_ld = gradient_ld(value);
+        operand.add = !step.overwrites[k];
+      }
+    }
+    operands_.push_back(operand);
+  }
+  const bool keeps = !graph_.releases();
+  for (const CellStep::Stored& stored : step.stored) {
+    if (stored.for_backward && !keeps) continue;
+    const Piece piece = matrix(stored.value);
+    results_.push_back({stored.reg, piece.value, piece.ld,
+                        backward && !stored.for_backward ? gradient(stored.value) : nullptr,
+                        gradient_ld(stored.value)});
+  }
+  return {rows_,
+          cols,
+          step.fused.data(),
+          static_cast<int>(step.fused.size()),
+          operands_.data(),
+          static_cast<int>(operands_.size()),
+          results_.data(),
+          static_cast<int>(results_.size()),
+          step.registers};
+}
+
+void CellRun::forward(const std::vector<Piece>& inputs, char* kept) {
+  if (kept) {
+    kept_ = kept;
+    kept_rows_ = rows_;
+    kept_begin_ = 0;
+  }
+  const Backend& backend = cpu_backend();
+  const int dtype = graph_.options.dtype;
+  const auto members = static_cast<int64_t>(inputs.size() / std::max<std::size_t>(cell_.inputs.size(), 1));
+  for (std::size_t k = 0; k < cell_.inputs.size(); ++k) {
+    const int32_t value = cell_.inputs[k];
+    if (cell_.root_of(value).place == CellValue::Place::kNowhere) continue;  // nobody reads it
+    const Piece to = matrix(value);
+    backend.gather[dtype](inputs.data() + k * members, members, to.value, to.ld);
+  }
+  std::vector<Piece> pieces;
+  for (const CellStep& step : cell_.steps) {
+    if (step.is_fused()) {
+      backend.fused_forward[dtype](fused(step, false));
+      continue;
+    }
+    Batch batch{};
+    fill(&batch, step, &pieces, false);
+    backend.kernels[dtype]->forward[step.op](batch);
+  }
+}
+
+void CellRun::backward(const std::vector<Piece>& inputs, bool overlapping, char* passing) {
+  passing_ = passing;
+  const Backend& backend = cpu_backend();
+  const int dtype = graph_.options.dtype;
+  for (std::size_t v = 0; v < cell_.values.size(); ++v)
+    if (cell_.values[v].zero_first && cell_.values[v].grad_col >= 0)
+      backend.zero(gradient(static_cast<int32_t>(v)), static_cast<std::size_t>(rows_ * cell_.values[v].cols * size_));
+  std::vector<Piece> pieces;
+  for (auto step = cell_.steps.rbegin(); step != cell_.steps.rend(); ++step) {
+    if (step->is_fused()) {
+      backend.fused_backward[dtype](fused(*step, true));
+      add_parameter_gradients(*step);
+      continue;
+    }
+    Batch batch{};
+    fill(&batch, *step, &pieces, true);
+    backend.kernels[dtype]->backward[step->op](batch);
+    if (step->op == kOp_linear || !op_info(step->op).has_shared) continue;
+    for (int k = 0; k < batch.argument_count; ++k)
+      batch.arguments[k].wants_grad =
+          op_info(step->op).arguments[k].role == Role::kShared && wants_gradient(step->arguments[k]);
+    backend.kernels[dtype]->shared[step->op](batch);
+  }
+  const auto members = static_cast<int64_t>(inputs.size() / std::max<std::size_t>(cell_.inputs.size(), 1));
+  for (std::size_t k = 0; k < cell_.inputs.size(); ++k) {
+    const int32_t value = cell_.inputs[k];
+    if (!gradient(value)) continue;
+    backend.scatter_add[dtype](gradient(value), gradient_ld(value), inputs.data() + k * members, members, overlapping);
+  }
+}
+
+void CellRun::add_parameter_gradients(const CellStep& step) {
+  const int64_t cols = cell_.values[step.result].cols;
+  for (std::size_t k = 0; k < step.arguments.size(); ++k) {
+    const CellValue& v = cell_.values[step.arguments[k]];
+    if (v.kind != Kind::kParameter || !wants_gradient(step.arguments[k])) continue;
+    cpu_backend().add_column_sums[graph_.options.dtype](passing_ + rows_ * step.parameter_grad_col[k] * size_, rows_,
+                                                        cols, cols, step.broadcast[k] == kScalar,
+                                                        graph_.nodes[use_.parameter_nodes[v.number]].grad);
+  }
+}
+
+void CellRun::weight_gradients() {
+  std::vector<Piece> pieces;
+  for (const CellStep& step : cell_.steps) {
+    if (step.is_fused() || step.op != kOp_linear) continue;
+    Batch batch{};
+    fill(&batch, step, &pieces, true);
+    batch.arguments[0].wants_grad = false;
+    for (int k = 1; k < batch.argument_count; ++k) batch.arguments[k].wants_grad = wants_gradient(step.arguments[k]);
+    cpu_backend().kernels[graph_.options.dtype]->shared[kOp_linear](batch);
+  }
+}
+
+}  // namespace lazynet
