@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "../weight_cache.h"
-#include "kernels.h"
+#include "loops.h"
 
 namespace lazynet::cpu::LN_UNIT {
 
@@ -34,13 +34,31 @@ struct VectorOf {
   typedef T Type __attribute__((vector_size(kVectorBytes), aligned(sizeof(T)), may_alias));
 };
 
+// What the sums are added to: nothing, a row that is the same for all rows of C (a bias), or C itself.
+enum class Start { kZero, kBias, kResult };
+
 // kRows x kPanel sums of products; the first `cols` of each row are written.
 template <int kRows, class T>
-static void gemm_tile(int64_t k, const T* a, int64_t lda, const T* panel, T* c, int64_t ldc, int64_t cols, bool add) {
+static void gemm_tile(int64_t k, const T* a, int64_t lda, const T* panel, T* c, int64_t ldc, int64_t cols, Start start,
+                      const T* bias) {
   using Vector = typename VectorOf<T>::Type;
   constexpr int kLane = kLanes<T>;
+  T edge[kPanel<T>];  // of a row that is shorter than the panel
+  const bool whole = cols == kPanel<T>;
   Vector sums[kRows][2];
-  for (int i = 0; i < kRows; ++i) sums[i][0] = sums[i][1] = Vector{};
+  for (int i = 0; i < kRows; ++i) {
+    const T* from = start == Start::kResult ? c + i * ldc : bias;
+    if (start == Start::kZero) {
+      sums[i][0] = sums[i][1] = Vector{};
+      continue;
+    }
+    if (!whole) {
+      for (int64_t j = 0; j < kPanel<T>; ++j) edge[j] = j < cols ? from[j] : T(0);
+      from = edge;
+    }
+    sums[i][0] = *reinterpret_cast<const Vector*>(from);
+    sums[i][1] = *reinterpret_cast<const Vector*>(from + kLane);
+  }
   for (int64_t l = 0; l < k; ++l, panel += kPanel<T>) {
     const Vector left = *reinterpret_cast<const Vector*>(panel);
     const Vector right = *reinterpret_cast<const Vector*>(panel + kLane);
@@ -52,24 +70,16 @@ static void gemm_tile(int64_t k, const T* a, int64_t lda, const T* panel, T* c, 
     }
   }
   for (int i = 0; i < kRows; ++i) {
-    T* row = c + i * ldc;
-    if (cols == kPanel<T>) {
-      Vector& left = *reinterpret_cast<Vector*>(row);
-      Vector& right = *reinterpret_cast<Vector*>(row + kLane);
-      left = add ? left + sums[i][0] : sums[i][0];
-      right = add ? right + sums[i][1] : sums[i][1];
-      continue;
-    }
-    T all[kPanel<T>];
-    std::memcpy(all, &sums[i][0], sizeof(Vector));
-    std::memcpy(all + kLane, &sums[i][1], sizeof(Vector));
-    for (int64_t j = 0; j < cols; ++j) row[j] = add ? row[j] + all[j] : all[j];
+    T* to = whole ? c + i * ldc : edge;
+    *reinterpret_cast<Vector*>(to) = sums[i][0];
+    *reinterpret_cast<Vector*>(to + kLane) = sums[i][1];
+    for (int64_t j = 0; !whole && j < cols; ++j) c[i * ldc + j] = edge[j];
   }
 }
 
 template <class T>
 using GemmTile = void (*)(int64_t k, const T* a, int64_t lda, const T* panel, T* c, int64_t ldc, int64_t cols,
-                          bool add);
+                          Start start, const T* bias);
 template <class T, int... kRows>
 static inline GemmTile<T> tile_of(int rows, std::integer_sequence<int, kRows...>) {
   static constexpr GemmTile<T> kTiles[] = {gemm_tile<kRows + 1, T>...};
@@ -116,7 +126,7 @@ static const T* panels_of(const Batch& batch, const Operand& shared, bool transp
 // A block of C, all of its depth. Rows go in groups that stay in the second-level cache while all panels pass.
 template <class T>
 static void multiply_block(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* packed, T* c, int64_t ldc,
-                           bool add) {
+                           Start start, const T* bias) {
   constexpr int64_t kGroup = 16 * kTileRows;
   for (int64_t top = 0; top < m; top += kGroup) {
     const int64_t bottom = top + kGroup < m ? top + kGroup : m;
@@ -124,28 +134,27 @@ static void multiply_block(int64_t m, int64_t n, int64_t k, const T* a, int64_t 
       const int64_t cols = n - col < kPanel<T> ? n - col : kPanel<T>;
       for (int64_t row = top; row < bottom; row += kTileRows) {
         const int rows = static_cast<int>(bottom - row < kTileRows ? bottom - row : kTileRows);
-        tile_of<T>(rows, std::make_integer_sequence<int, kTileRows>())(k, a + row * lda, lda, packed + col * k,
-                                                                       c + row * ldc + col, ldc, cols, add);
+        tile_of<T>(rows, std::make_integer_sequence<int, kTileRows>())(
+            k, a + row * lda, lda, packed + col * k, c + row * ldc + col, ldc, cols, start, offset(bias, col));
       }
     }
   }
 }
 
-// The whole product over the threads: blocks of rows, or of columns where rows are few. fill(row, rows, col, cols)
-// runs before each block is multiplied, on its thread.
-template <class T, class Fill>
+// The whole product over the threads: blocks of rows, or of columns where rows are few.
+template <class T>
 static void multiply_packed(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* packed, T* c,
-                            int64_t ldc, bool add, const Fill& fill) {
+                            int64_t ldc, Start start, const T* bias) {
   constexpr int64_t kGrainProducts = int64_t{1} << 15;  // below, a second thread costs more than it brings
   const bool by_rows = m >= 4 * kTileRows;
   const int64_t size = by_rows ? m : n, unit = by_rows ? kTileRows : kPanel<T>;
   const int64_t unit_products = unit * (by_rows ? n : m) * k + 1;
   parallel_for((size + unit - 1) / unit, 1 + kGrainProducts / unit_products, [&](int64_t begin, int64_t end) {
     const int64_t first = begin * unit, last = end * unit < size ? end * unit : size;
-    const int64_t row = by_rows ? first : 0, rows = by_rows ? last - first : m;
-    const int64_t col = by_rows ? 0 : first, cols = by_rows ? n : last - first;
-    fill(row, rows, col, cols);
-    multiply_block<T>(rows, cols, k, a + row * lda, lda, packed + col * k, c + row * ldc + col, ldc, add);
+    if (by_rows)
+      multiply_block<T>(last - first, n, k, a + first * lda, lda, packed, c + first * ldc, ldc, start, bias);
+    else
+      multiply_block<T>(m, last - first, k, a, lda, packed + first * k, c + first, ldc, start, offset(bias, first));
   });
 }
 

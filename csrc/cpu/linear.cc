@@ -20,22 +20,17 @@ struct Linear {
 
 }  // namespace
 
-// Rows are filled with the bias by the thread that multiplies them, so that they are in its cache.
 template <class T>
 void linear_forward(const Batch& batch) {
   const Linear op(batch);
-  const bool biased = batch.argument_count == 3;
-  const T *x = value_of<T>(op.x), *bias = biased ? value_of<T>(batch.arguments[2].pieces[0]) : nullptr;
+  const T* x = value_of<T>(op.x);
+  const T* bias = batch.argument_count == 3 ? value_of<T>(batch.arguments[2].pieces[0]) : nullptr;
   T* y = value_of<T>(op.y);
-  const int64_t m = op.y.rows, n = op.y.cols, k = op.x.cols;
-  auto fill = [=](int64_t row, int64_t rows, int64_t col, int64_t cols) {
-    for (int64_t i = row; bias && i < row + rows; ++i)
-      std::memcpy(y + i * n + col, bias + col, static_cast<std::size_t>(cols) * sizeof(T));
-  };
+  const int64_t m = op.y.rows, n = op.y.cols, k = op.x.cols, ldy = op.y.ld;
   if (const T* panels = panels_of<T>(batch, batch.arguments[1], op.transpose, m, k, n))
-    return multiply_packed<T>(m, n, k, x, op.x.ld, panels, y, n, biased, fill);
-  fill(0, m, 0, n);
-  gemm<T>(false, op.transpose, m, n, k, T(1), x, op.x.ld, value_of<T>(op.w), op.w.ld, biased ? T(1) : T(0), y, n);
+    return multiply_packed<T>(m, n, k, x, op.x.ld, panels, y, ldy, bias ? Start::kBias : Start::kZero, bias);
+  for (int64_t i = 0; bias && i < m; ++i) std::memcpy(y + i * ldy, bias, static_cast<std::size_t>(n) * sizeof(T));
+  gemm<T>(false, op.transpose, m, n, k, T(1), x, op.x.ld, value_of<T>(op.w), op.w.ld, bias ? T(1) : T(0), y, ldy);
 }
 
 template <class T>
@@ -47,8 +42,8 @@ void linear_backward(const Batch& batch) {
   T* dx = grad_of<T>(op.x);
   const bool add = !batch.arguments[0].overwrite;
   if (const T* panels = panels_of<T>(batch, batch.arguments[1], !op.transpose, m, k, n))
-    return multiply_packed<T>(m, n, k, dy, op.y.ld, panels, dx, op.x.ld, add,
-                              [](int64_t, int64_t, int64_t, int64_t) {});
+    return multiply_packed<T>(m, n, k, dy, op.y.ld, panels, dx, op.x.ld, add ? Start::kResult : Start::kZero,
+                              static_cast<const T*>(nullptr));
   gemm<T>(false, !op.transpose, m, n, k, T(1), dy, op.y.ld, value_of<T>(op.w), op.w.ld, add ? T(1) : T(0), dx, op.x.ld);
 }
 
