@@ -20,6 +20,7 @@ def arguments(batch: int) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=batch)
     parser.add_argument("--bucketed", action="store_true", help="minibatches of similar length, not random order")
     parser.add_argument("--variant", default="lookahead", help="policy of the auto-batcher")
+    parser.add_argument("--whole", action="store_true", help="place whole structures in one call, where the task can")
     parser.add_argument("--profile", action="store_true", help="time every kernel and print the table")
     parser.add_argument("--data", default=os.environ.get("LAZYNET_DATA"), help="folder of the corpora, or LAZYNET_DATA")
     args = parser.parse_args()

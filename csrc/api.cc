@@ -223,6 +223,12 @@ int64_t ln_add_cell(ln_graph* graph, int cell, const int64_t* arguments, int cou
   return build(graph, [&](Graph& core) { return core.add_cell(cell, arguments, count); });
 }
 
+int ln_add_recursion(ln_graph* graph, int64_t count, const int32_t* cells, const int32_t* child_begin,
+                     const int32_t* children, int64_t x, const int32_t* rows, int outputs, int64_t* first) {
+  return with_graph(
+      graph, [&](Graph& core) { core.add_recursion({count, cells, child_begin, children, x, rows, outputs}, first); });
+}
+
 // ---- reading
 
 int ln_node_shape(const ln_graph* graph, int64_t node, int64_t* rows_cols) {

@@ -227,6 +227,32 @@ int64_t Graph::add_cell(int32_t cell_id, const int64_t* handles, int count) {
   return finish(id);
 }
 
+void Graph::add_recursion(const Recursion& recursion, int64_t* first) {
+  std::vector<int64_t> arguments;
+  for (int64_t i = 0; i < recursion.count; ++i) {
+    arguments.clear();
+    if (recursion.rows[i] >= 0) {
+      const int32_t x = resolve(recursion.x);
+      if (recursion.rows[i] >= nodes[x].rows)
+        fail(LN_INDEX_ERROR, "recur: place ", i, " reads row ", recursion.rows[i], " of an input of ", nodes[x].rows,
+             " rows");
+      arguments.push_back(handle_of(append_slice(x, recursion.rows[i], 1, 0, nodes[x].cols)));
+    }
+    for (int32_t c = recursion.child_begin[i]; c < recursion.child_begin[i + 1]; ++c) {
+      const int32_t child = recursion.children[c];
+      if (child < 0 || child >= i)
+        fail(LN_INDEX_ERROR, "recur: place ", i, " has child ", child, "; one of the places before it is required");
+      for (int k = 0; k < recursion.outputs; ++k) arguments.push_back(first[child] + k);
+    }
+    const CellUse& use = use_cell(recursion.cells[i]);
+    if (static_cast<int>(use.cell->outputs.size()) != recursion.outputs)
+      fail(LN_VALUE_ERROR, "recur: place ", i, " has ", use.cell->outputs.size(), " outputs and others have ",
+           recursion.outputs, "; a state of one form is required");
+    const int64_t placed = add_cell(recursion.cells[i], arguments.data(), static_cast<int>(arguments.size()));
+    first[i] = (placed < 0 ? LN_FAILED - placed : placed) + (recursion.outputs > 1);
+  }
+}
+
 int64_t Graph::add_slice(int64_t handle, int64_t row, int64_t rows, int64_t col, int64_t cols) {
   return finish(append_slice(resolve(handle), row, rows, col, cols));
 }

@@ -32,6 +32,17 @@ struct CellUse {
   bool trains = false;  // one of them is trained
 };
 
+// See ln_add_recursion.
+struct Recursion {
+  int64_t count;
+  const int32_t* cells;
+  const int32_t* child_begin;
+  const int32_t* children;
+  int64_t x;
+  const int32_t* rows;
+  int outputs;
+};
+
 class Graph {
  public:
   explicit Graph(const ln_graph_options& options);
@@ -44,6 +55,7 @@ class Graph {
               const int64_t* payload, int64_t payload_count);
   // A cell's node: its outputs are the nodes that follow, or itself where there is one output.
   int64_t add_cell(int32_t cell, const int64_t* handles, int count);
+  void add_recursion(const Recursion& recursion, int64_t* first);
   int64_t add_input(Shape shape, const void* data, bool requires_grad);
   int64_t add_slice(int64_t handle, int64_t row, int64_t rows, int64_t col, int64_t cols);
   int64_t add_row(int64_t handle, int64_t row);

@@ -172,6 +172,13 @@ const char* ln_cell_text(ln_cell*, int optimized); /* its steps, before or after
 /* The node of a call. Of several outputs, output k is the node k + 1 after it; a single one is the node itself. */
 int64_t ln_add_cell(ln_graph*, int cell, const int64_t* arguments, int count);
 
+/* Cells over a directed acyclic structure of `count` places, children before parents. Place i is a call of cell
+ * cells[i]: its arguments are row rows[i] of `x` where that is not negative, then all `outputs` outputs of each of its
+ * children, children[child_begin[i]] to children[child_begin[i + 1] - 1]. first[i] becomes its first output's handle.
+ */
+int ln_add_recursion(ln_graph*, int64_t count, const int32_t* cells, const int32_t* child_begin,
+                     const int32_t* children, int64_t x, const int32_t* rows, int outputs, int64_t* first);
+
 /* ---- reading ---------------------------------------------------------------------------------- */
 
 int ln_node_shape(const ln_graph*, int64_t node, int64_t* rows_cols); /* two integers */

@@ -19,5 +19,6 @@ from .nodes.reduce import *
 from .nodes.shape import *
 from .nodes.softmax import *
 from .parameter import Parameter, SparseRows
+from .recur import Structure, recur
 
 __version__ = "0.1.0"

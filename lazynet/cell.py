@@ -40,6 +40,11 @@ def set_cells(on: bool) -> bool:
 set_cells(os.environ.get("LAZYNET_CELLS", "1") != "0")
 
 
+def cells_enabled() -> bool:
+    """Whether cells are placed as one node."""
+    return _enabled
+
+
 class _Traced:
     """One trace: the core's cell, and how its outputs make what the function returned."""
 
@@ -92,6 +97,7 @@ class Cell(_CoreCell):
         self.function = function
         self._traces: dict[tuple[Any, ...], _Traced | str] = {}
         self._version = -1
+        self._recursions: dict[tuple[Any, ...], _Traced] = {}
         update_wrapper(self, function)
 
     def _bind(self, instance: Any) -> Cell:
@@ -109,8 +115,12 @@ class Cell(_CoreCell):
 
     # Calls whose arguments are nodes or tuples of nodes, as in an earlier one, are in csrc/python/cell.cc.
     def _call(self, *arguments: Any, **options: Any) -> Any:
+        return self._place(arguments, options)[0]
+
+    def _place(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, _Traced | None]:
+        """The result of a call, and the trace where it is one node."""
         if not _enabled:
-            return self.function(*arguments, **options)
+            return self.function(*arguments, **options), None
         nodes: list[Node] = []
         structure = _flatten(arguments, nodes)
         if options:
@@ -119,10 +129,10 @@ class Cell(_CoreCell):
             raise errors.TraceError("cell: no argument is a node; at least one is required")
         graph = nodes[0].graph
         if graph._tracing:  # a cell inside a cell is part of it
-            return self.function(*arguments, **options)
+            return self.function(*arguments, **options), None
         traced = self._trace_for(graph, nodes, structure, arguments, options)
         if isinstance(traced, str):
-            return self.function(*arguments, **options)
+            return self.function(*arguments, **options), None
         handles = [node._handle for node in nodes]
         handle = lib.ln_add_cell(graph._core, traced.number, handles, len(handles))
         if handle < 0:
@@ -131,7 +141,7 @@ class Cell(_CoreCell):
         result = traced.rebuild([Node(graph, handle if single else handle + 1 + k) for k in range(traced.outputs)])
         if not options:
             self._add_variant(arguments, graph.training, traced.number, result, traced.outputs)
-        return result
+        return result, traced
 
     def _trace_for(
         self, graph: Graph, nodes: Sequence[Node], structure: Hashable, arguments: Any, options: Any
@@ -139,6 +149,7 @@ class Cell(_CoreCell):
         """The trace for these arguments; text where the function cannot be one node, which says why."""
         if self._version != _nodes.current_structure():
             self._traces.clear()
+            self._recursions.clear()
             self._version = _nodes.current_structure()
         cols = tuple(node.cols for node in nodes)
         key = (graph.dtype, graph.training, structure, cols)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .. import init
+from .. import errors, init
 from ..cell import cell
 from ..module import Module
 from ..node import Node
@@ -15,9 +15,10 @@ from ..nodes.linear import linear
 from ..nodes.reduce import sum
 from ..nodes.shape import concat, split
 from ..parameter import Parameter
+from ..recur import Structure, recur
 from .recurrent import LSTMState
 
-__all__ = ["BinaryTreeLSTMCell", "ChildSumTreeLSTMCell"]
+__all__ = ["BinaryTreeLSTMCell", "ChildSumTreeLSTMCell", "TreeLSTM"]
 
 
 def _memory(iou: Node, forgotten: Node | None = None) -> LSTMState:
@@ -100,3 +101,49 @@ class ChildSumTreeLSTMCell(Module):
         own = linear(x, self.weight_f, self.bias_f, transpose=True)
         kept = [sigmoid(own + linear(child.h, self.hidden_f, transpose=True)) * child.c for child in children]
         return _memory(iou + linear(h, self.hidden_iou, transpose=True), sum(kept))
+
+
+class TreeLSTM(Module):
+    """A tree-LSTM over whole trees, or any structure in which children come before parents, placed in one call.
+
+    Args:
+        input_size: Columns of the input.
+        hidden_size: Columns of h and c.
+        kind: ``"binary"``: a leaf reads its row of the input, an inner place its two children (give rows of -1 to inner
+            places); ``"child_sum"``: every place reads its row and any number of children.
+        dtype: Of the parameters.
+
+    Example:
+        >>> import lazynet as ln
+        >>> lstm, graph = ln.nn.TreeLSTM(3, 4), ln.Graph()
+        >>> tree = ln.Structure([[], [], [0, 1]], rows=[0, 1, -1])
+        >>> lstm(graph.input([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), tree).stacked().h.shape
+        (3, 4)
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, kind: str = "binary", *, dtype: Any = "float32") -> None:
+        if kind not in ("binary", "child_sum"):
+            raise errors.NodeValueError(f"TreeLSTM: kind {kind!r} is given; 'binary' or 'child_sum' is required")
+        self.kind = kind
+        self.cell: Any = (
+            BinaryTreeLSTMCell(hidden_size, input_size, dtype=dtype)
+            if kind == "binary"
+            else ChildSumTreeLSTMCell(input_size, hidden_size, dtype=dtype)
+        )
+
+    @cell
+    def _step(self, x: Node | None, states: list[LSTMState]) -> LSTMState:
+        if self.kind == "child_sum":
+            return self.cell(x, states)
+        if x is None and len(states) == 2:
+            return self.cell(*states)
+        if x is not None and not states:
+            return self.cell.leaf(x)
+        raise errors.NodeValueError(
+            f"TreeLSTM: a place has {len(states)} children and {'no' if x is None else 'a'} row of the input; two and "
+            "none, or none and one, are required"
+        )
+
+    def forward(self, x: Node, structure: Structure | Sequence[Sequence[int]]) -> Any:
+        """The states of all places, see :func:`lazynet.recur`."""
+        return recur(self._step, structure, x)

@@ -1,0 +1,179 @@
+"""Recursions: a cell over a whole tree, chain or lattice in one call, with no Python for each of its places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _nodes, errors
+from ._core import ffi, lib
+from .cell import Cell, _Traced, cells_enabled
+from .graph import Graph
+from .node import Node, settle
+from .nodes.shape import concat
+
+__all__ = ["States", "Structure", "recur"]
+
+_CONCAT_ROWS = lib.ln_op_id(b"concat_rows")
+
+
+class Structure:
+    """A directed acyclic structure, children before parents; worth keeping where one is used again and again.
+
+    Args:
+        children: For every place the numbers of its children, all less than its own; a leaf has none.
+        rows: For every place the row of the input that it reads, or -1; by default place i reads row i.
+
+    Example:
+        >>> import lazynet as ln
+        >>> len(ln.Structure([[], [], [0, 1]]))
+        3
+    """
+
+    def __init__(self, children: Sequence[Sequence[int]], rows: Sequence[int] | None = None) -> None:
+        count = len(children)
+        try:
+            self.begin = np.zeros(count + 1, np.int32)
+            self.begin[1:] = np.cumsum([len(each) for each in children])
+            self.children = np.array([child for each in children for child in each], np.int32)
+            self.rows = np.arange(count, dtype=np.int32) if rows is None else np.array(rows, np.int32)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise errors.NodeTypeError(
+                f"structure: {error}; a sequence of sequences of numbers, and a number a place for rows, is required"
+            ) from None
+        if self.rows.shape != (count,):
+            raise errors.ShapeError(
+                f"structure: {self.rows.size} rows are given for {count} places; one each is required"
+            )
+        owners = np.repeat(np.arange(count), np.diff(self.begin))
+        wrong = np.flatnonzero((self.children < 0) | (self.children >= owners))
+        if wrong.size:
+            place, child = owners[wrong[0]], self.children[wrong[0]]
+            raise errors.NodeIndexError(
+                f"structure: place {place} has child {child}; one of the places before it is required"
+            )
+        # What a place is to a cell: how many children, and whether it reads the input.
+        self._kinds, self._kind_of = np.unique(np.diff(self.begin) * 2 + (self.rows >= 0), return_inverse=True)
+        self._kind_list = self._kinds.tolist()
+        self._pointers = [ffi.cast("int32_t *", a.ctypes.data) for a in (self.begin, self.children, self.rows)]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class States(Sequence[Any]):
+    """The states of all places, in their order: nodes, or the tuples of nodes that the cell returns."""
+
+    def __init__(self, graph: Graph, first: np.ndarray, traced: _Traced) -> None:
+        self.graph, self._first, self._traced = graph, first, traced
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        first = int(self._first[index])
+        return self._traced.rebuild([Node(self.graph, first + k) for k in range(self._traced.outputs)])
+
+    def stacked(self) -> Any:
+        """One state whose nodes hold a row, or the rows, of every place, one below another."""
+        parts = []
+        for k in range(self._traced.outputs):
+            handles = self._first + k
+            pointer = ffi.cast("int64_t *", handles.ctypes.data)
+            handle = lib.ln_add(self.graph._core, _CONCAT_ROWS, pointer, len(handles), ffi.NULL, 0, ffi.NULL, 0)
+            parts.append(settle(self.graph, handle))
+        return self._traced.rebuild(parts)
+
+
+class _PlainStates(list[Any]):
+    """The states where the cell runs as plain nodes."""
+
+    def stacked(self) -> Any:
+        """As :meth:`States.stacked`."""
+        if not self:
+            raise errors.NodeValueError("stacked: there are no places; a structure with at least one is required")
+        first = self[0]
+        if isinstance(first, Node):
+            return concat(self, axis=0)
+        columns = [concat(list(column), axis=0) for column in zip(*self, strict=True)]
+        return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
+
+
+def recur(step: Any, structure: Structure | Sequence[Sequence[int]], x: Node) -> States | _PlainStates:
+    """Places a cell over a whole structure.
+
+    Args:
+        step: A cell, called as ``step(row, states)``: the place's row of ``x``, or None, and a list of its children's
+            states. It is traced once for each number of children.
+        structure: A :class:`Structure`, or what one is made of.
+        x: The input, ``(rows, cols)``.
+
+    Returns:
+        A sequence of states; its ``stacked()`` is one state with a row for every place.
+
+    Example:
+        >>> import lazynet as ln
+        >>> class Sum(ln.Module):
+        ...     @ln.cell
+        ...     def forward(self, x, states):
+        ...         return ln.tanh(ln.sum([x, *states]))
+        >>> step, graph = Sum(), ln.Graph()
+        >>> states = ln.recur(step.forward, [[], [], [0, 1]], graph.input([[0.1], [0.2], [0.3]]))
+        >>> len(states), states[2].shape, states.stacked().shape
+        (3, (1, 1), (3, 1))
+    """
+    if not isinstance(step, Cell):
+        raise errors.NodeTypeError(f"recur: a step of type {type(step).__name__} is given; a cell is required")
+    if not isinstance(x, Node):
+        raise errors.NodeTypeError(f"recur: an input of type {type(x).__name__} is given; a node is required")
+    if not isinstance(structure, Structure):
+        structure = Structure(structure)
+    graph = x.graph
+    key = (graph.dtype, graph.training, x.cols)
+    known = _known(step, structure, key)
+    if known is None or graph._tracing:
+        return _recur_in_python(step, structure, x, key)
+    cells = np.array([traced.number for traced in known], np.int32)[structure._kind_of]
+    first = np.empty(len(structure), np.int64)
+    begin, children, rows = structure._pointers
+    graph._check(
+        lib.ln_add_recursion(
+            graph._core,
+            len(structure),
+            ffi.cast("int32_t *", cells.ctypes.data),
+            begin,
+            children,
+            x._handle,
+            rows,
+            known[0].outputs,
+            ffi.cast("int64_t *", first.ctypes.data),
+        )
+    )
+    return States(graph, first, known[0])
+
+
+def _known(step: Cell, structure: Structure, key: tuple[Any, ...]) -> list[_Traced] | None:
+    """The traces of all kinds of places, or None where one is missing."""
+    if step._version != _nodes.current_structure() or not cells_enabled() or not len(structure):
+        return None
+    known = [step._recursions.get((*key, kind)) for kind in structure._kind_list]
+    return None if None in known else known  # type: ignore[return-value]
+
+
+def _recur_in_python(step: Cell, structure: Structure, x: Node, key: tuple[Any, ...]) -> _PlainStates:
+    """Place by place; traces what has not been traced, so that the next time nothing of this is needed."""
+    states = _PlainStates()
+    begin, children, rows = structure.begin.tolist(), structure.children.tolist(), structure.rows.tolist()
+    for place in range(len(structure)):
+        below = [states[child] for child in children[begin[place] : begin[place + 1]]]
+        row = x[rows[place]] if rows[place] >= 0 else None
+        state, traced = step._place((row, below), {})
+        if traced is not None:
+            place_key = (*key, len(below) * 2 + (row is not None))
+            step._recursions[place_key] = traced
+        states.append(state)
+    return states
