@@ -229,6 +229,14 @@ int ln_add_recursion(ln_graph* graph, int64_t count, const int32_t* cells, const
       graph, [&](Graph& core) { core.add_recursion({count, cells, child_begin, children, x, rows, outputs}, first); });
 }
 
+int64_t ln_add_stack(ln_graph* graph, const int64_t* handles, int64_t count, int64_t shift) {
+  return build(graph, [&](Graph& core) {
+    std::vector<int64_t> shifted(handles, handles + count);
+    for (int64_t& handle : shifted) handle += shift;
+    return core.add(kOp_concat_rows, shifted.data(), static_cast<int>(count), nullptr, 0, nullptr, 0);
+  });
+}
+
 // ---- reading
 
 int ln_node_shape(const ln_graph* graph, int64_t node, int64_t* rows_cols) {

@@ -190,6 +190,18 @@ std::shared_ptr<Cell> find_cell(int32_t id) {
   return id >= 0 && id < static_cast<int32_t>(all.cells.size()) ? all.cells[id].lock() : nullptr;
 }
 
+Shape Cell::shape(const Shape* arguments, int count) const {
+  bool fits = count == static_cast<int>(inputs.size()) && count > 0;
+  for (int k = 0; fits && k < count; ++k)
+    fits = arguments[k].rows == arguments[0].rows && arguments[k].cols == values[inputs[k]].cols;
+  if (fits) return {arguments[0].rows, result_cols};
+  std::ostringstream given, required;
+  for (int k = 0; k < count; ++k) given << (k ? ", (" : " (") << arguments[k].rows << ", " << arguments[k].cols << ')';
+  for (std::size_t k = 0; k < inputs.size(); ++k) required << (k ? ", (n, " : " (n, ") << values[inputs[k]].cols << ')';
+  fail(LN_SHAPE_ERROR, "cell ", name, ": the arguments have shapes", given.str(), "; with equal rows n", required.str(),
+       " are required");
+}
+
 std::string Cell::text(const std::vector<CellStep>& shown) const {
   std::ostringstream out;
   auto name_of = [&](int32_t value) {

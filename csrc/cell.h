@@ -75,6 +75,8 @@ class Cell {
 
   ~Cell();
   const CellValue& root_of(int32_t value) const { return values[values[value].root]; }
+  // Of a call; throws Error(LN_SHAPE_ERROR) unless the arguments have the columns that were traced and equal rows.
+  Shape shape(const Shape* arguments, int count) const;
   std::string text(const std::vector<CellStep>& shown) const;
 };
 

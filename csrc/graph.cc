@@ -162,18 +162,22 @@ int64_t Graph::add(int op_id, const int64_t* handles, int count, const double* a
   return finish(append_op(op_id, handles, count, attributes, attribute_count, payload, payload_count));
 }
 
-int32_t Graph::append_op(int op_id, const int64_t* handles, int count, const double* attributes, int attribute_count,
-                         const int64_t* payload, int64_t payload_count) {
-  if (op_id < 0 || op_id >= kOpCount) fail(LN_VALUE_ERROR, "op ", op_id, " does not exist");
-  const OpInfo& op = op_info(op_id);
-  if (op.kind == OpKind::kSource) fail(LN_VALUE_ERROR, op.name, ": is not built from arguments");
-  check_attributes(op, count, attribute_count);
+void Graph::resolve_arguments(const int64_t* handles, int count) {
   if (static_cast<int>(ids_.size()) < count) {
     ids_.resize(count);
     shapes_.resize(count);
   }
   for (int i = 0; i < count; ++i) ids_[i] = resolve(handles[i]);
   for (int i = 0; i < count; ++i) shapes_[i] = nodes[ids_[i]].shape();
+}
+
+int32_t Graph::append_op(int op_id, const int64_t* handles, int count, const double* attributes, int attribute_count,
+                         const int64_t* payload, int64_t payload_count) {
+  if (op_id < 0 || op_id >= kOpCount) fail(LN_VALUE_ERROR, "op ", op_id, " does not exist");
+  const OpInfo& op = op_info(op_id);
+  if (op.kind == OpKind::kSource) fail(LN_VALUE_ERROR, op.name, ": is not built from arguments");
+  check_attributes(op, count, attribute_count);
+  resolve_arguments(handles, count);
   const Shape shape =
       op.shape_rule({op.name, shapes_.data(), count, attributes, attribute_count, payload, payload_count});
   if (op_id != kOp_lookup)
@@ -217,13 +221,14 @@ CellUse& Graph::use_cell(int32_t cell_id) {
 
 int64_t Graph::add_cell(int32_t cell_id, const int64_t* handles, int count) {
   const CellUse& use = use_cell(cell_id);
-  const double attribute = cell_id;
-  const int32_t id = append_op(kOp_cell, handles, count, &attribute, 1, nullptr, 0);
-  if (use.trains) nodes[id].flags |= kRequiresGrad;
   const Cell& cell = *use.cell;
-  const int64_t rows = nodes[id].rows;
+  resolve_arguments(handles, count);
+  const double attribute = cell_id;
+  const Shape shape = cell.shape(shapes_.data(), count);
+  const int32_t id = append(op_info(kOp_cell), ids_.data(), count, shape, &attribute, nullptr, 0);
+  if (use.trains) nodes[id].flags |= kRequiresGrad;
   for (std::size_t k = 0; cell.outputs.size() > 1 && k < cell.outputs.size(); ++k)
-    append_slice(id, 0, rows, cell.output_cols[k], cell.values[cell.outputs[k]].cols);
+    append_slice(id, 0, shape.rows, cell.output_cols[k], cell.values[cell.outputs[k]].cols);
   return finish(id);
 }
 

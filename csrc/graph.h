@@ -120,6 +120,7 @@ class Graph {
   int32_t append_op(int op, const int64_t* handles, int count, const double* attributes, int attribute_count,
                     const int64_t* payload, int64_t payload_count);
   int32_t append_slice(int32_t base, int64_t row, int64_t rows, int64_t col, int64_t cols);
+  void resolve_arguments(const int64_t* handles, int count);  // into ids_ and shapes_
   int64_t finish(int32_t id);
   CellUse& use_cell(int32_t cell);
   int32_t parameter_node(int64_t handle);

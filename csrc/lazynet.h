@@ -179,6 +179,9 @@ int64_t ln_add_cell(ln_graph*, int cell, const int64_t* arguments, int count);
 int ln_add_recursion(ln_graph*, int64_t count, const int32_t* cells, const int32_t* child_begin,
                      const int32_t* children, int64_t x, const int32_t* rows, int outputs, int64_t* first);
 
+/* One matrix of the rows of `count` nodes, handles[i] + shift each: an output of all places of a recursion. */
+int64_t ln_add_stack(ln_graph*, const int64_t* handles, int64_t count, int64_t shift);
+
 /* ---- reading ---------------------------------------------------------------------------------- */
 
 int ln_node_shape(const ln_graph*, int64_t node, int64_t* rows_cols); /* two integers */

@@ -16,7 +16,7 @@ from .nodes.shape import concat
 
 __all__ = ["States", "Structure", "recur"]
 
-_CONCAT_ROWS = lib.ln_op_id(b"concat_rows")
+_add_recursion, _add_stack = lib.ln_add_recursion, lib.ln_add_stack
 
 
 class Structure:
@@ -57,16 +57,26 @@ class Structure:
         # What a place is to a cell: how many children, and whether it reads the input.
         self._kinds, self._kind_of = np.unique(np.diff(self.begin) * 2 + (self.rows >= 0), return_inverse=True)
         self._kind_list = self._kinds.tolist()
+        self._cells: dict[tuple[int, ...], Any] = {}
         self._pointers = [ffi.cast("int32_t *", a.ctypes.data) for a in (self.begin, self.children, self.rows)]
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    def _cells_of(self, numbers: tuple[int, ...]) -> Any:
+        """For every place the core's cell, given those of the kinds of places."""
+        cells = self._cells.get(numbers)
+        if cells is None:
+            if len(self._cells) >= 8:  # cells that were traced again leave their numbers behind
+                self._cells.clear()
+            cells = self._cells[numbers] = ffi.new("int32_t[]", np.array(numbers)[self._kind_of].tolist())
+        return cells
+
 
 class States(Sequence[Any]):
     """The states of all places, in their order: nodes, or the tuples of nodes that the cell returns."""
 
-    def __init__(self, graph: Graph, first: np.ndarray, traced: _Traced) -> None:
+    def __init__(self, graph: Graph, first: Any, traced: _Traced) -> None:
         self.graph, self._first, self._traced = graph, first, traced
 
     def __len__(self) -> int:
@@ -75,18 +85,14 @@ class States(Sequence[Any]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        first = int(self._first[index])
+        first = self._first[range(len(self))[index]]
         return self._traced.rebuild([Node(self.graph, first + k) for k in range(self._traced.outputs)])
 
     def stacked(self) -> Any:
         """One state whose nodes hold a row, or the rows, of every place, one below another."""
-        parts = []
-        for k in range(self._traced.outputs):
-            handles = self._first + k
-            pointer = ffi.cast("int64_t *", handles.ctypes.data)
-            handle = lib.ln_add(self.graph._core, _CONCAT_ROWS, pointer, len(handles), ffi.NULL, 0, ffi.NULL, 0)
-            parts.append(settle(self.graph, handle))
-        return self._traced.rebuild(parts)
+        graph, first, count = self.graph, self._first, len(self._first)
+        shifts = range(self._traced.outputs)
+        return self._traced.rebuild([settle(graph, _add_stack(graph._core, first, count, k)) for k in shifts])
 
 
 class _PlainStates(list[Any]):
@@ -137,22 +143,11 @@ def recur(step: Any, structure: Structure | Sequence[Sequence[int]], x: Node) ->
     known = _known(step, structure, key)
     if known is None or graph._tracing:
         return _recur_in_python(step, structure, x, key)
-    cells = np.array([traced.number for traced in known], np.int32)[structure._kind_of]
-    first = np.empty(len(structure), np.int64)
+    first = ffi.new("int64_t[]", len(structure))
     begin, children, rows = structure._pointers
-    graph._check(
-        lib.ln_add_recursion(
-            graph._core,
-            len(structure),
-            ffi.cast("int32_t *", cells.ctypes.data),
-            begin,
-            children,
-            x._handle,
-            rows,
-            known[0].outputs,
-            ffi.cast("int64_t *", first.ctypes.data),
-        )
-    )
+    cells = structure._cells_of(tuple(traced.number for traced in known))
+    outputs = known[0].outputs
+    graph._check(_add_recursion(graph._core, len(structure), cells, begin, children, x._handle, rows, outputs, first))
     return States(graph, first, known[0])
 
 

@@ -81,7 +81,7 @@ const OpInfo kTable[kOpCount] = {
 #define LN_SHARED(name, family, roles, attributes, rule, reads) \
   make(kOp_##name, #name, LN_STRING(family), roles, attributes, &shape_rules::rule, reads, OpKind::kKernel, true),
 #define LN_COMPOSITE(name, family, roles, attributes, rule, reads) \
-  make(kOp_##name, #name, LN_STRING(family), roles, attributes, &shape_rules::rule, reads, OpKind::kKernel, true),
+  make(kOp_##name, #name, LN_STRING(family), roles, attributes, rule, reads, OpKind::kKernel, true),
 #define LN_VIEW(name, family, roles, attributes, rule) \
   make(kOp_##name, #name, LN_STRING(family), roles, attributes, &shape_rules::rule, "", OpKind::kView, false),
 #define LN_SOURCE(name, family, attributes) \

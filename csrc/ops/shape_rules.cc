@@ -4,7 +4,6 @@
 #include <ostream>
 #include <sstream>
 
-#include "../cell.h"
 #include "../error.h"
 
 namespace lazynet {
@@ -197,19 +196,6 @@ Shape class_loss_shape(const ShapeRequest& request) {
            "; targets must be at least 0 and less than ", x.cols, ", the number of cols, or the ignored ", ignored);
   }
   return {x.rows, 1};
-}
-
-Shape cell_shape(const ShapeRequest& request) {
-  const std::shared_ptr<Cell> cell = find_cell(static_cast<int32_t>(request.attributes[0]));
-  if (!cell) fail(LN_GRAPH_ERROR, "cell ", request.attributes[0], " does not exist (any more)");
-  bool fits = request.count == static_cast<int>(cell->inputs.size());
-  for (int k = 0; fits && k < request.count; ++k)
-    fits = request.arguments[k].rows == request.arguments[0].rows &&
-           request.arguments[k].cols == cell->values[cell->inputs[k]].cols;
-  if (!fits)
-    fail(LN_SHAPE_ERROR, given(request), "; the ", cell->inputs.size(),
-         " shapes that the cell was traced for, with equal rows, are required");
-  return {request.arguments[0].rows, cell->result_cols};
 }
 
 }  // namespace shape_rules

@@ -21,6 +21,5 @@ Shape reduce_shape(const ShapeRequest&);
 Shape reduce_nonempty_shape(const ShapeRequest&);
 Shape layer_norm_shape(const ShapeRequest&);
 Shape class_loss_shape(const ShapeRequest&);
-Shape cell_shape(const ShapeRequest&);
 
 }  // namespace lazynet::shape_rules

@@ -106,6 +106,8 @@ def ids_of(name: str, ids: Any) -> list[int]:
     """A list of integers from an integer, a sequence or an array of any integer type."""
     if type(ids) is int:  # of any size: what is out of range is not of a wrong type
         return [ids]
+    if type(ids) is list and set(map(type, ids)) == {int}:
+        return ids
     array = np.asarray(ids)
     if array.dtype == object or (array.size and array.dtype.kind not in "iu"):
         raise errors.NodeTypeError(f"{name}: ids of type {array.dtype} are given; integers are required")
