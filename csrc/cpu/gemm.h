@@ -141,12 +141,13 @@ static void multiply_block(int64_t m, int64_t n, int64_t k, const T* a, int64_t 
   }
 }
 
-// The whole product over the threads: blocks of rows, or of columns where rows are few.
+// The whole product over the threads: blocks of columns, or of rows where those are many.
 template <class T>
 static void multiply_packed(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* packed, T* c,
                             int64_t ldc, Start start, const T* bias) {
   constexpr int64_t kGrainProducts = int64_t{1} << 15;  // below, a second thread costs more than it brings
-  const bool by_rows = m >= 4 * kTileRows;
+  // Panels are many and cut evenly; rows only where a tile more or less on one thread makes no difference.
+  const bool by_rows = m >= 32 * kTileRows;
   const int64_t size = by_rows ? m : n, unit = by_rows ? kTileRows : kPanel<T>;
   const int64_t unit_products = unit * (by_rows ? n : m) * k + 1;
   parallel_for((size + unit - 1) / unit, 1 + kGrainProducts / unit_products, [&](int64_t begin, int64_t end) {
