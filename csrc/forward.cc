@@ -94,6 +94,7 @@ void run_cell(Graph& graph, const Plan& plan, const BatchPlan& planned, BatchBui
     builder.scratch.reset();
     kept = builder.scratch.take(static_cast<std::size_t>(rows * use.cell->kept_cols) * graph.element_bytes());
   }
+  graph.counters.statistics.gathered_bytes += plan.operands[planned.operand_begin].bytes;
   Measure measure(graph, kOp_cell, true, planned.end - planned.begin);
   CellRun(graph, *use.cell, use, plan.buffers[planned.buffer], planned.row_begin, planned.row_end, builder.weights())
       .forward(inputs, kept);

@@ -249,16 +249,17 @@ class Planner {
           ++operand.pieces;
         }
       }
-      operand.mode = shared            ? OperandMode::kShared
-                     : scan.adjacent() ? OperandMode::kAdjacent
-                     : info.packed     ? OperandMode::kGathered
-                                       : OperandMode::kIndexed;
+      const bool cell = batch->op == kOp_cell;  // copies its arguments to the values that it keeps
+      operand.mode = shared                     ? OperandMode::kShared
+                     : scan.adjacent() && !cell ? OperandMode::kAdjacent
+                     : info.packed || cell      ? OperandMode::kGathered
+                                                : OperandMode::kIndexed;
       operand.gradients = read.gradients();
       operand.in_plan = read.in_plan;
       operand.bytes = scan.elements() * element_size_;
       operand.matrix = scan.matrix();
       if (operand.mode == OperandMode::kGathered) {
-        scratch += aligned(operand.bytes);
+        if (!cell) scratch += aligned(operand.bytes);
         plan_.gathered_bytes += operand.bytes;
       }
       if (info.packed && op.has_shared && keep_) shared_bytes_[batch->signature] += aligned(operand.bytes);

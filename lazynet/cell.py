@@ -168,10 +168,7 @@ class Cell(_CoreCell):
         position = [0]
         inner_arguments = [_rebuilder_of_arguments(value, position, inputs) for value in arguments]
         inner_options = {name: _rebuilder_of_arguments(value, position, inputs) for name, value in options.items()}
-        try:
-            returned = self.function(*inner_arguments, **inner_options)
-        except errors.NodeTypeError as error:
-            raise errors.TraceError(f"cell {self.__name__}: while it was traced: {error}") from error
+        returned = self.function(*inner_arguments, **inner_options)
         outputs: list[Node] = []
         _flatten(returned, outputs)
         rebuild = _rebuilder(returned, [0])

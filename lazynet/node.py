@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -134,14 +134,17 @@ class Node(_CoreNode):
         raise errors.NodeTypeError("copy: a node cannot be copied or pickled; take node.value")
 
     def __bool__(self) -> bool:
-        raise errors.NodeTypeError(
-            "bool: a node has no value while the graph is built; compare node.value or node.item() instead"
-        )
+        self._refuse("bool", "compare node.value or node.item() instead")
 
     def _compare(self, other: Any) -> Any:
-        raise errors.NodeTypeError(
-            "comparison: nodes have no value while the graph is built; compare node.value instead"
-        )
+        self._refuse("comparison", "compare node.value instead")
+
+    def _refuse(self, what: str, instead: str) -> NoReturn:
+        if self.graph._tracing:
+            raise errors.TraceError(
+                f"{what}: what a cell does must not depend on values; nodes have none while it is traced"
+            )
+        raise errors.NodeTypeError(f"{what}: a node has no value while the graph is built; {instead}")
 
     __lt__ = __le__ = __gt__ = __ge__ = _compare
 
