@@ -21,7 +21,8 @@ struct CellValue {
   enum class Kind : uint8_t { kInput, kParameter, kStep };
   // In training values that backward reads are kept, matrix after matrix, with the rows of all batches below one
   // another. kNowhere: a register of a fused step.
-  enum class Place : uint8_t { kNowhere, kResult, kKept };
+  // kArgument: an input that only elementwise operations read, where the member's argument is, row by row.
+  enum class Place : uint8_t { kNowhere, kResult, kKept, kArgument };
 
   Kind kind = Kind::kStep;
   int32_t number = -1;  // of the input or parameter

@@ -58,7 +58,7 @@ int32_t add_copy(Cell* cell, int32_t value) {
 void place_outputs(Cell* cell) {
   const bool single = cell->outputs.size() == 1;
   for (int32_t& output : cell->outputs) {
-    bool direct = cell->values[output].root == output && cell->values[output].place == Place::kNowhere;
+    bool direct = cell->values[output].root == output && cell->values[output].place == Place::kNowhere;  // not yet
     const CellStep* maker = nullptr;
     for (const CellStep& step : cell->steps) {
       if (step.is_fused()) {
@@ -75,6 +75,17 @@ void place_outputs(Cell* cell) {
     v.value_col = cell->result_cols;
     cell->output_cols.push_back(cell->result_cols);
     cell->result_cols += v.cols;
+  }
+}
+
+// Inputs that no kernel reads as a matrix need not be gathered.
+void leave_inputs(Cell* cell) {
+  std::vector<uint8_t> needs_matrix(cell->values.size(), 0);
+  for (const CellStep& step : cell->steps)
+    for (const int32_t value : step.arguments) needs_matrix[cell->values[value].root] |= !step.is_fused();
+  for (const int32_t input : cell->inputs) {
+    CellValue& v = cell->values[input];
+    if (v.root == input && !needs_matrix[input]) v.place = Place::kArgument;
   }
 }
 
@@ -113,7 +124,8 @@ void place_gradients(Cell* cell) {
         shared =
             shared || (j != k && other.root == v.root && other.col < v.col + v.cols && v.col < other.col + other.cols);
       }
-      step->overwrites[k] = writes && touched == 0 && !shared;
+      const bool elsewhere = cell->values[v.root].place == Place::kArgument;  // in the gradient of another node
+      step->overwrites[k] = writes && touched == 0 && !shared && !elsewhere;
       if (!step->overwrites[k] && touched != 2) cell->values[v.root].zero_first = true;
     }
     for (const int32_t value : step->arguments) {
@@ -131,6 +143,7 @@ void place_gradients(Cell* cell) {
 
 void place_values(Cell* cell) {
   place_outputs(cell);
+  leave_inputs(cell);
   std::vector<uint8_t> read(cell->values.size(), 0);
   for (const CellStep& step : cell->steps) {
     for (const int32_t value : step.arguments) read[cell->values[value].root] = 1;

@@ -104,14 +104,45 @@ void CellRun::fill(Batch* batch, const CellStep& step, std::vector<Piece>* piece
   batch->arguments[0].wants_grad = backward;
 }
 
+void CellRun::point_at_rows(const std::vector<Piece>& inputs, bool backward) {
+  const std::size_t count = cell_.inputs.size(), rows = static_cast<std::size_t>(rows_);
+  const std::size_t members = inputs.size() / std::max<std::size_t>(count, 1);
+  value_rows_.resize(count * rows);
+  grad_rows_.assign(backward ? count * rows : 0, nullptr);
+  for (std::size_t k = 0; k < count; ++k) {
+    if (cell_.values[cell_.inputs[k]].place != CellValue::Place::kArgument) continue;
+    std::size_t row = k * rows;
+    for (std::size_t i = 0; i < members; ++i) {
+      const Piece& piece = inputs[k * members + i];
+      for (int64_t r = 0; r < piece.rows; ++r, ++row) {
+        value_rows_[row] = static_cast<char*>(piece.value) + r * piece.ld * size_;
+        if (backward && piece.grad) grad_rows_[row] = static_cast<char*>(piece.grad) + r * piece.ld * size_;
+      }
+    }
+  }
+}
+
 Fused CellRun::fused(const CellStep& step, bool backward) {
   operands_.clear();
   results_.clear();
   const int64_t cols = cell_.values[step.result].cols;
   for (std::size_t k = 0; k < step.arguments.size(); ++k) {
     const int32_t value = step.arguments[k];
+    const CellValue& root = cell_.root_of(value);
+    FusedOperand operand{};
+    operand.broadcast = step.broadcast[k];
+    if (root.place == CellValue::Place::kArgument) {
+      const auto first = static_cast<std::size_t>(root.number * rows_);
+      operand.value_rows = value_rows_.data() + first;
+      operand.grad_rows = backward ? grad_rows_.data() + first : nullptr;
+      operand.first_col = cell_.values[value].col;
+      operand.add = true;
+      operands_.push_back(operand);
+      continue;
+    }
     const Piece piece = matrix(value);
-    FusedOperand operand{piece.value, piece.ld, step.broadcast[k], nullptr, 0, false};
+    operand.value = piece.value;
+    operand.ld = piece.ld;
     if (backward && wants_gradient(value)) {
       if (cell_.values[value].kind == Kind::kParameter) {
         operand.grad = passing_ + rows_ * step.parameter_grad_col[k] * size_;
@@ -140,7 +171,8 @@ Fused CellRun::fused(const CellStep& step, bool backward) {
           static_cast<int>(operands_.size()),
           results_.data(),
           static_cast<int>(results_.size()),
-          step.registers};
+          step.registers,
+          backward && overlapping_};
 }
 
 void CellRun::forward(const std::vector<Piece>& inputs, char* kept) {
@@ -149,12 +181,13 @@ void CellRun::forward(const std::vector<Piece>& inputs, char* kept) {
     kept_rows_ = rows_;
     kept_begin_ = 0;
   }
+  point_at_rows(inputs, false);
   const Backend& backend = cpu_backend();
   const int dtype = graph_.options.dtype;
   const auto members = static_cast<int64_t>(inputs.size() / std::max<std::size_t>(cell_.inputs.size(), 1));
   for (std::size_t k = 0; k < cell_.inputs.size(); ++k) {
     const int32_t value = cell_.inputs[k];
-    if (cell_.root_of(value).place == CellValue::Place::kNowhere) continue;  // nobody reads it
+    if (cell_.root_of(value).place != CellValue::Place::kKept) continue;
     const Piece to = matrix(value);
     backend.gather[dtype](inputs.data() + k * members, members, to.value, to.ld);
   }
@@ -172,6 +205,8 @@ void CellRun::forward(const std::vector<Piece>& inputs, char* kept) {
 
 void CellRun::backward(const std::vector<Piece>& inputs, bool overlapping, char* passing) {
   passing_ = passing;
+  overlapping_ = overlapping;
+  point_at_rows(inputs, true);
   const Backend& backend = cpu_backend();
   const int dtype = graph_.options.dtype;
   for (std::size_t v = 0; v < cell_.values.size(); ++v)
@@ -196,7 +231,7 @@ void CellRun::backward(const std::vector<Piece>& inputs, bool overlapping, char*
   const auto members = static_cast<int64_t>(inputs.size() / std::max<std::size_t>(cell_.inputs.size(), 1));
   for (std::size_t k = 0; k < cell_.inputs.size(); ++k) {
     const int32_t value = cell_.inputs[k];
-    if (!gradient(value)) continue;
+    if (cell_.root_of(value).place != CellValue::Place::kKept) continue;
     backend.scatter_add[dtype](gradient(value), gradient_ld(value), inputs.data() + k * members, members, overlapping);
   }
 }

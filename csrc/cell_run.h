@@ -27,6 +27,7 @@ class CellRun {
   Piece matrix(int32_t value) const;
   void* gradient(int32_t value) const;
   int64_t gradient_ld(int32_t value) const;
+  void point_at_rows(const std::vector<Piece>& inputs, bool backward);
   void fill(Batch* batch, const CellStep& step, std::vector<Piece>* pieces, bool backward);
   Fused fused(const CellStep& step, bool backward);
   bool wants_gradient(int32_t value) const;
@@ -44,6 +45,9 @@ class CellRun {
   std::vector<FusedOperand> operands_;
   std::vector<FusedResult> results_;
   std::vector<int32_t> begins_;
+  std::vector<const void*> value_rows_;  // of inputs that are not gathered, input after input
+  std::vector<void*> grad_rows_;
+  bool overlapping_ = false;
 };
 
 }  // namespace lazynet

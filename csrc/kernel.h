@@ -33,6 +33,11 @@ struct FusedOp {
 };
 struct FusedOperand {
   const void* value;
+  // Rows that lie anywhere: value, and grad where it is wanted, are then null. Gradients are added; a null one is not
+  // wanted.
+  const void* const* value_rows;
+  void* const* grad_rows;
+  int64_t first_col;  // of the operand in those rows
   int64_t ld;
   Broadcast broadcast;
   void* grad;  // rows x cols where full or a row or scalar of all rows; rows x 1 of a column. Null: not wanted
@@ -55,6 +60,7 @@ struct Fused {
   const FusedResult* results;
   int result_count;
   int register_count;
+  bool serial;  // gradients of different rows share memory
 };
 constexpr int kMostRegisters = 48;
 

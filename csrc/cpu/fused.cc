@@ -107,19 +107,20 @@ class Block {
       const int arguments[2] = {op.a, op.b};
       for (int k = 0; k < 2 && arguments[k] >= 0; ++k) {
         const int to = arguments[k];
-        if (to < fused_.operand_count && !fused_.operands[to].grad) continue;
+        if (to < fused_.operand_count && !wants_gradient(fused_.operands[to])) continue;
         loops<T>(op.op).gradient[k](p, count_, value_[op.a], op.b < 0 ? nullptr : value_[op.b], value_[op.result],
                                     grads_[op.result], grads_[to], touched_[to]);
         touched_[to] = true;
       }
     }
     for (int k = 0; k < fused_.operand_count; ++k)
-      if (fused_.operands[k].grad) store_gradient(fused_.operands[k], touched_[k] ? grads_[k] : nullptr);
+      if (wants_gradient(fused_.operands[k])) store_gradient(fused_.operands[k], touched_[k] ? grads_[k] : nullptr);
   }
 
  private:
   const T* load(const FusedOperand& operand, int k) {
     const T* value = static_cast<const T*>(operand.value);
+    if (operand.value_rows) value = static_cast<const T*>(operand.value_rows[row_]) + operand.first_col;  // ld is 0
     switch (operand.broadcast) {
       case kFull:
         return value + row_ * operand.ld + col_;
@@ -132,9 +133,13 @@ class Block {
       }
     }
   }
+  bool wants_gradient(const FusedOperand& operand) const {
+    return operand.grad || (operand.grad_rows && operand.grad_rows[row_]);
+  }
   // `from` null: no gradient has reached the operand.
   void store_gradient(const FusedOperand& operand, const T* from) const {
-    T* to = static_cast<T*>(operand.grad) + row_ * operand.grad_ld;
+    T* to = operand.grad_rows ? static_cast<T*>(operand.grad_rows[row_]) + operand.first_col
+                              : static_cast<T*>(operand.grad) + row_ * operand.grad_ld;
     if (operand.broadcast == kColumn) {
       const T sum = from ? sum_over<T>(count_, [=](int64_t i) { return from[i]; }) : T(0);
       *to = operand.add || col_ > 0 ? *to + sum : sum;
@@ -161,7 +166,8 @@ class Block {
 template <class Function>
 void for_blocks(const Fused& fused, const Function& function) {
   const int64_t work = fused.cols * (fused.op_count + 1);
-  parallel_for(fused.rows, 1 + kGrainElements / (work + 1), [&](int64_t begin, int64_t end) {
+  const int64_t grain = fused.serial ? fused.rows : 1 + kGrainElements / (work + 1);
+  parallel_for(fused.rows, grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
       for (int64_t col = 0; col < fused.cols; col += kBlock)
         function(row, col, fused.cols - col < kBlock ? fused.cols - col : kBlock);
