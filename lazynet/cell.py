@@ -230,7 +230,7 @@ def cell(function: _Function) -> _Function:
         ...     def forward(self, x):
         ...         return x * ln.sigmoid(self.linear(x))
         >>> gate, graph = Gate(), ln.Graph()
-        >>> gate(graph.input([[1.0, 2.0]])).op
-        'cell'
+        >>> gate(graph.input([[1.0, 2.0]])).shape
+        (1, 2)
     """
     return cast(_Function, Cell(function))
