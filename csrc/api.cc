@@ -224,14 +224,17 @@ int64_t ln_add_cell(ln_graph* graph, int cell, const int64_t* arguments, int cou
 }
 
 int ln_add_recursion(ln_graph* graph, int64_t count, const int32_t* cells, const int32_t* child_begin,
-                     const int32_t* children, int64_t x, const int32_t* rows, int outputs, int64_t* first) {
-  return with_graph(
-      graph, [&](Graph& core) { core.add_recursion({count, cells, child_begin, children, x, rows, outputs}, first); });
+                     const int32_t* children, int64_t x, const int32_t* rows, int outputs, const int64_t* initial,
+                     int64_t* first) {
+  return with_graph(graph, [&](Graph& core) {
+    core.add_recursion({count, cells, child_begin, children, x, rows, outputs, initial}, first);
+  });
 }
 
-int64_t ln_add_stack(ln_graph* graph, const int64_t* handles, int64_t count, int64_t shift) {
+int64_t ln_add_stack(ln_graph* graph, const int64_t* handles, int64_t count, int64_t shift, int reversed) {
   return build(graph, [&](Graph& core) {
     std::vector<int64_t> shifted(handles, handles + count);
+    if (reversed) std::reverse(shifted.begin(), shifted.end());
     for (int64_t& handle : shifted) handle += shift;
     return core.add(kOp_concat_rows, shifted.data(), static_cast<int>(count), nullptr, 0, nullptr, 0);
   });

@@ -249,6 +249,8 @@ void Graph::add_recursion(const Recursion& recursion, int64_t* first) {
         fail(LN_INDEX_ERROR, "recur: place ", i, " has child ", child, "; one of the places before it is required");
       for (int k = 0; k < recursion.outputs; ++k) arguments.push_back(first[child] + k);
     }
+    if (recursion.initial && recursion.child_begin[i] == recursion.child_begin[i + 1])
+      arguments.insert(arguments.end(), recursion.initial, recursion.initial + recursion.outputs);
     const CellUse& use = use_cell(recursion.cells[i]);
     if (static_cast<int>(use.cell->outputs.size()) != recursion.outputs)
       fail(LN_VALUE_ERROR, "recur: place ", i, " has ", use.cell->outputs.size(), " outputs and others have ",

@@ -41,6 +41,7 @@ struct Recursion {
   int64_t x;
   const int32_t* rows;
   int outputs;
+  const int64_t* initial;
 };
 
 class Graph {

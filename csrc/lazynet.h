@@ -174,13 +174,15 @@ int64_t ln_add_cell(ln_graph*, int cell, const int64_t* arguments, int count);
 
 /* Cells over a directed acyclic structure of `count` places, children before parents. Place i is a call of cell
  * cells[i]: its arguments are row rows[i] of `x` where that is not negative, then all `outputs` outputs of each of its
- * children, children[child_begin[i]] to children[child_begin[i + 1] - 1]. first[i] becomes its first output's handle.
- */
+ * children, children[child_begin[i]] to children[child_begin[i + 1] - 1]. Where `initial` is not NULL, its `outputs`
+ * nodes stand in for the children of a place that has none. first[i] becomes its first output's handle. */
 int ln_add_recursion(ln_graph*, int64_t count, const int32_t* cells, const int32_t* child_begin,
-                     const int32_t* children, int64_t x, const int32_t* rows, int outputs, int64_t* first);
+                     const int32_t* children, int64_t x, const int32_t* rows, int outputs, const int64_t* initial,
+                     int64_t* first);
 
-/* One matrix of the rows of `count` nodes, handles[i] + shift each: an output of all places of a recursion. */
-int64_t ln_add_stack(ln_graph*, const int64_t* handles, int64_t count, int64_t shift);
+/* One matrix of the rows of `count` nodes, handles[i] + shift each, or those from the last to the first: an output of
+ * all places of a recursion. */
+int64_t ln_add_stack(ln_graph*, const int64_t* handles, int64_t count, int64_t shift, int reversed);
 
 /* ---- reading ---------------------------------------------------------------------------------- */
 

@@ -64,19 +64,17 @@ class Node(_CoreNode):
     @property
     def shape(self) -> tuple[int, int]:
         """``(rows, cols)``."""
-        out = ffi.new("int64_t[2]")
-        check(lib.ln_node_shape(self.graph._core, self._handle, out))
-        return out[0], out[1]
+        return _nodes.shape(self)
 
     @property
     def rows(self) -> int:
         """Number of rows."""
-        return self.shape[0]
+        return _nodes.shape(self)[0]
 
     @property
     def cols(self) -> int:
         """Number of columns."""
-        return self.shape[1]
+        return _nodes.shape(self)[1]
 
     @property
     def op(self) -> str:
@@ -259,7 +257,7 @@ def _range_of(index: Any, size: int, what: str, shape: tuple[int, int]) -> tuple
     return number % size, 1
 
 
-_CORE_FUNCTIONS = ("ln_add2", "ln_add", "ln_add_part", "ln_add_row", "ln_add_cell")
+_CORE_FUNCTIONS = ("ln_add2", "ln_add", "ln_add_part", "ln_add_row", "ln_add_cell", "ln_node_shape")
 _nodes.bind(
     *(int(ffi.cast("intptr_t", ffi.addressof(lib, name))) for name in _CORE_FUNCTIONS),
     *_ARITHMETIC.values(),

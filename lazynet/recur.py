@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from . import _nodes, errors
 from ._core import ffi, lib
-from .cell import Cell, _Traced, cells_enabled
+from .cell import Cell, _flatten, _Traced, cells_enabled
 from .graph import Graph
 from .node import Node, settle
 from .nodes.shape import concat
@@ -60,6 +61,19 @@ class Structure:
         self._cells: dict[tuple[int, ...], Any] = {}
         self._pointers = [ffi.cast("int32_t *", a.ctypes.data) for a in (self.begin, self.children, self.rows)]
 
+    @classmethod
+    @lru_cache(maxsize=1024)
+    def chain(cls, length: int, reverse: bool = False) -> Structure:
+        """A sequence: every place has the one before it as child; in reverse the first place reads the last row.
+
+        Example:
+            >>> import lazynet as ln
+            >>> ln.Structure.chain(3, reverse=True).rows.tolist()
+            [2, 1, 0]
+        """
+        rows = range(length)
+        return cls([[place - 1] if place else [] for place in rows], rows[::-1] if reverse else rows)
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -67,7 +81,7 @@ class Structure:
         """For every place the core's cell, given those of the kinds of places."""
         cells = self._cells.get(numbers)
         if cells is None:
-            if len(self._cells) >= 8:  # cells that were traced again leave their numbers behind
+            if len(self._cells) >= 64:  # cells that were traced again leave their numbers behind
                 self._cells.clear()
             cells = self._cells[numbers] = ffi.new("int32_t[]", np.array(numbers)[self._kind_of].tolist())
         return cells
@@ -78,6 +92,10 @@ class States(Sequence[Any]):
 
     def __init__(self, graph: Graph, first: Any, traced: _Traced) -> None:
         self.graph, self._first, self._traced = graph, first, traced
+
+    def _column(self, output: int, reverse: bool = False) -> Node:
+        """One output of all places, in their order or from the last to the first."""
+        return settle(self.graph, _add_stack(self.graph._core, self._first, len(self._first), output, reverse))
 
     def __len__(self) -> int:
         return len(self._first)
@@ -90,13 +108,16 @@ class States(Sequence[Any]):
 
     def stacked(self) -> Any:
         """One state whose nodes hold a row, or the rows, of every place, one below another."""
-        graph, first, count = self.graph, self._first, len(self._first)
-        shifts = range(self._traced.outputs)
-        return self._traced.rebuild([settle(graph, _add_stack(graph._core, first, count, k)) for k in shifts])
+        return self._traced.rebuild([self._column(k) for k in range(self._traced.outputs)])
 
 
 class _PlainStates(list[Any]):
     """The states where the cell runs as plain nodes."""
+
+    def _column(self, output: int, reverse: bool = False) -> Node:
+        """As of :class:`States`."""
+        column = [state if isinstance(state, Node) else state[output] for state in self]
+        return concat(column[::-1] if reverse else column, axis=0)
 
     def stacked(self) -> Any:
         """As :meth:`States.stacked`."""
@@ -104,19 +125,23 @@ class _PlainStates(list[Any]):
             raise errors.NodeValueError("stacked: there are no places; a structure with at least one is required")
         first = self[0]
         if isinstance(first, Node):
-            return concat(self, axis=0)
-        columns = [concat(list(column), axis=0) for column in zip(*self, strict=True)]
+            return self._column(0)
+        columns = [self._column(k) for k in range(len(first))]
         return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
 
 
-def recur(step: Any, structure: Structure | Sequence[Sequence[int]], x: Node) -> States | _PlainStates:
+def recur(
+    step: Any, structure: Structure | Sequence[Sequence[int]], x: Node, *options: Any, initial: Any = None
+) -> States | _PlainStates:
     """Places a cell over a whole structure.
 
     Args:
-        step: A cell, called as ``step(row, states)``: the place's row of ``x``, or None, and a list of its children's
-            states. It is traced once for each number of children.
+        step: A cell, called as ``step(row, states, *options)``: the place's row of ``x``, or None, and a list of its
+            children's states. It is traced once for each number of children.
         structure: A :class:`Structure`, or what one is made of.
         x: The input, ``(rows, cols)``.
+        options: What else the step takes: numbers, strings and the like, no nodes.
+        initial: A state that stands in for the children of every place that has none.
 
     Returns:
         A sequence of states; its ``stacked()`` is one state with a row for every place.
@@ -139,15 +164,30 @@ def recur(step: Any, structure: Structure | Sequence[Sequence[int]], x: Node) ->
     if not isinstance(structure, Structure):
         structure = Structure(structure)
     graph = x.graph
-    key = (graph.dtype, graph.training, x.cols)
+    first_state: list[Node] = []
+    _flatten(initial, first_state)
+    key = (graph.dtype, graph.training, x.cols, options, tuple([node.cols for node in first_state]))
+    if any(isinstance(option, (Node, list, dict)) for option in options):
+        raise errors.NodeTypeError(
+            f"recur: options {options!r} are given; values that are hashable and no nodes are required"
+        )
     known = _known(step, structure, key)
     if known is None or graph._tracing:
-        return _recur_in_python(step, structure, x, key)
+        return _recur_in_python(step, structure, x, options, initial, key)
     first = ffi.new("int64_t[]", len(structure))
     begin, children, rows = structure._pointers
-    cells = structure._cells_of(tuple(traced.number for traced in known))
+    cells = structure._cells_of(tuple([traced.number for traced in known]))
     outputs = known[0].outputs
-    graph._check(_add_recursion(graph._core, len(structure), cells, begin, children, x._handle, rows, outputs, first))
+    handles: Any = ffi.NULL
+    if initial is not None:
+        handles = [node._handle for node in first_state]
+        if len(handles) != outputs:
+            raise errors.NodeValueError(
+                f"recur: an initial state of {len(handles)} nodes is given; {outputs}, as the step returns, are required"
+            )
+    graph._check(
+        _add_recursion(graph._core, len(structure), cells, begin, children, x._handle, rows, outputs, handles, first)
+    )
     return States(graph, first, known[0])
 
 
@@ -159,16 +199,18 @@ def _known(step: Cell, structure: Structure, key: tuple[Any, ...]) -> list[_Trac
     return None if None in known else known  # type: ignore[return-value]
 
 
-def _recur_in_python(step: Cell, structure: Structure, x: Node, key: tuple[Any, ...]) -> _PlainStates:
+def _recur_in_python(
+    step: Cell, structure: Structure, x: Node, options: tuple[Any, ...], initial: Any, key: tuple[Any, ...]
+) -> _PlainStates:
     """Place by place; traces what has not been traced, so that the next time nothing of this is needed."""
     states = _PlainStates()
     begin, children, rows = structure.begin.tolist(), structure.children.tolist(), structure.rows.tolist()
     for place in range(len(structure)):
         below = [states[child] for child in children[begin[place] : begin[place + 1]]]
         row = x[rows[place]] if rows[place] >= 0 else None
-        state, traced = step._place((row, below), {})
+        place_key = (*key, len(below) * 2 + (row is not None))
+        state, traced = step._place((row, below or ([] if initial is None else [initial]), *options), {})
         if traced is not None:
-            place_key = (*key, len(below) * 2 + (row is not None))
             step._recursions[place_key] = traced
         states.append(state)
     return states

@@ -135,3 +135,54 @@ def test_mistakes():
     with pytest.raises(errors.LazyNetError):
         model(graph.input(np.zeros((2, 5))), good)
     assert np.isfinite(model(x, good).stacked().h.value).all()
+
+
+@pytest.mark.parametrize("cells", [True, False])
+def test_an_initial_state_stands_in_for_missing_children(cells):
+    ln.set_cells(cells)
+    ln.seed(2)
+
+    class Step(ln.Module):
+        def __init__(self):
+            self.linear = ln.nn.Linear(3, 3, dtype="float64")
+
+        @ln.cell
+        def forward(self, x, states, sign):
+            return ln.tanh(sign * self.linear(ln.sum(states)) + x)
+
+    step, graph = Step(), ln.Graph(dtype="float64")
+    x = graph.input(np.random.default_rng(0).normal(size=(4, 3)))
+    start = graph.input([[0.1, 0.2, 0.3]], requires_grad=True)
+    for _ in range(2):  # the first call traces
+        states = ln.recur(step.forward, ln.Structure.chain(4, reverse=True), x, -1.0, initial=start)
+    expected, results = start, []
+    for row in (3, 2, 1, 0):
+        expected = ln.tanh(-1.0 * step.linear(expected) + x[row])
+        results.append(expected)
+    np.testing.assert_allclose(states.stacked().value, np.concatenate([r.value for r in results]), rtol=1e-12)
+    gradients = []
+    for end in (states[-1], expected):
+        graph.backward(ln.sum(end))
+        gradients.append(start.grad)
+    np.testing.assert_allclose(*gradients, rtol=1e-12)
+
+
+def test_what_recur_refuses():
+    lstm, graph = ln.nn.LSTM(3, 2), ln.Graph()
+    x, zero = graph.input(np.zeros((2, 8))), graph.constant(0.0, 1, 2)
+    chain, state = ln.Structure.chain(2), ln.nn.LSTMState(zero, zero)
+    for _ in range(2):
+        ln.recur(lstm._cell, chain, x, "_l0", initial=state)
+    with pytest.raises(errors.NodeTypeError, match="options"):
+        ln.recur(lstm._cell, chain, x, zero, initial=state)
+    with pytest.raises(errors.NodeTypeError, match="a cell is required"):
+        ln.recur(lstm.forward, chain, x)
+
+
+def test_a_long_sequence_is_placed_without_recursion():
+    gru, graph = ln.nn.GRU(2, 2), ln.Graph()
+    for _ in range(2):
+        outputs, finals = gru(graph.input(np.ones((3000, 2))))
+    assert outputs.value.shape == (3000, 2)
+    np.testing.assert_array_equal(outputs.value[-1:], finals[0].value)
+    assert np.isfinite(outputs.value).all()

@@ -42,6 +42,7 @@ struct Binding {
   decltype(&ln_add_part) add_part;
   decltype(&ln_add_row) add_row;
   decltype(&ln_add_cell) add_cell;
+  decltype(&ln_node_shape) node_shape;
   int operators[4];      // add, sub, mul, div
   PyObject* arithmetic;  // arithmetic(name, a, b): an operator one of whose operands is no node
   PyObject* subscript;   // subscript(node, index): an index that is no integer

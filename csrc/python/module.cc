@@ -55,6 +55,18 @@ PyObject* build(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return finish(arguments[0], core, handle, arguments[2]);
 }
 
+// shape(node) -> (rows, cols)
+PyObject* shape(PyObject*, PyObject* node) {
+  if (!is_node(node)) return PyErr_Format(PyExc_AttributeError, "shape: a node is required");
+  const NodeObject* x = node_of(node);
+  int64_t sizes[2], failed = LN_FAILED;
+  if (binding.node_shape(x->core, x->handle, sizes) < 0) {
+    settle(x->graph, &failed);  // raises
+    return nullptr;
+  }
+  return Py_BuildValue("LL", static_cast<long long>(sizes[0]), static_cast<long long>(sizes[1]));
+}
+
 // parts(node, axis, number) -> list of nodes
 PyObject* parts(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 3 || !is_node(arguments[0])) return PyErr_Format(PyExc_AttributeError, "parts: a node is required");
@@ -78,20 +90,21 @@ void set_address(Function* function, long long address) {
   *function = reinterpret_cast<Function>(static_cast<std::intptr_t>(address));
 }
 
-// bind(addresses of ln_add2, ln_add, ln_add_part, ln_add_row, ln_add_cell, op ids of add, sub, mul, div, arithmetic,
-// subscript)
+// bind(addresses of ln_add2, ln_add, ln_add_part, ln_add_row, ln_add_cell, ln_node_shape, op ids of add, sub, mul, div,
+// arithmetic, subscript)
 PyObject* bind(PyObject*, PyObject* arguments) {
-  long long add2, add, part, row, cell;
+  long long add2, add, part, row, cell, node_shape;
   PyObject *arithmetic, *subscript;
   int* ops = binding.operators;
-  if (!PyArg_ParseTuple(arguments, "LLLLLiiiiOO", &add2, &add, &part, &row, &cell, &ops[0], &ops[1], &ops[2], &ops[3],
-                        &arithmetic, &subscript))
+  if (!PyArg_ParseTuple(arguments, "LLLLLLiiiiOO", &add2, &add, &part, &row, &cell, &node_shape, &ops[0], &ops[1],
+                        &ops[2], &ops[3], &arithmetic, &subscript))
     return nullptr;
   set_address(&binding.add2, add2);
   set_address(&binding.add, add);
   set_address(&binding.add_part, part);
   set_address(&binding.add_row, row);
   set_address(&binding.add_cell, cell);
+  set_address(&binding.node_shape, node_shape);
   Py_INCREF(arithmetic);
   binding.arithmetic = arithmetic;
   Py_INCREF(subscript);
@@ -103,6 +116,7 @@ PyMethodDef functions[] = {
     {"bind", bind, METH_VARARGS, "Takes over the core's functions and what is left to Python."},
     {"build", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(build)), METH_FASTCALL,
      "build(graph, op, operands, attributes, payload): the node of an operator."},
+    {"shape", shape, METH_O, "shape(node): its rows and columns."},
     {"parts", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(parts)), METH_FASTCALL,
      "parts(node, axis, number): a list of equal parts, which are views."},
     {"note_structure_change", note_structure_change, METH_NOARGS, "From now on cells are traced again."},

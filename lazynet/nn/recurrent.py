@@ -16,6 +16,7 @@ from ..nodes.elementwise import relu, sigmoid, tanh
 from ..nodes.linear import linear
 from ..nodes.shape import concat, split
 from ..parameter import Parameter
+from ..recur import Structure, recur
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "LSTMState", "RNNCell"]
 
@@ -220,10 +221,10 @@ class _Sequence(Module, Generic[State]):
         raise NotImplementedError
 
     @cell
-    def _cell(self, x: Node, state: State, suffix: str) -> State:
-        """One step of a layer and direction, from the projected input."""
+    def _cell(self, x: Node, before: list[State], suffix: str) -> State:
+        """One step of a layer and direction, from the projected input and the state before it."""
         weight, bias = getattr(self, f"weight_hh{suffix}"), getattr(self, f"bias_hh{suffix}", None)
-        return self._step(x, state, lambda h: linear(h, weight, bias, transpose=True))
+        return self._step(x, before[0], lambda h: linear(h, weight, bias, transpose=True))
 
     def _zero(self, graph: Graph) -> State:
         raise NotImplementedError
@@ -245,25 +246,32 @@ class _Sequence(Module, Generic[State]):
         steps = list(x) if not isinstance(x, Node) else []
         graph = x.graph if isinstance(x, Node) else graph or self._graph_of(steps)
         length = x.shape[0] if isinstance(x, Node) else len(steps)
-        layer_input: Node | None = x if isinstance(x, Node) else concat(steps, axis=0) if steps else None
+        layers = self._suffixes
+        columns = self.hidden_size * len(layers[0])
         finals: list[State] = []
-        outputs: list[Node] = []
-        for layer in range(self.num_layers):
+        if length == 0:
+            finals = [self._zero(graph) for _ in range(self.num_layers * len(layers[0]))]
+            return (graph.constant(0.0, 0, columns) if one_node else []), finals if initial is None else list(initial)
+        layer_input = x if isinstance(x, Node) else concat(steps, axis=0)
+        for layer, suffixes in enumerate(layers):
             passes = []
-            for direction, suffix in enumerate(self._suffixes[layer]):
+            for direction, suffix in enumerate(suffixes):
                 state = initial[len(finals)] if initial is not None else self._zero(graph)
-                states = self._run(layer_input, length, state, suffix, reverse=direction == 1)
-                finals.append(states[0 if direction == 1 else -1] if states else state)
-                passes.append([self._output(each) for each in states])
-            outputs = [concat(pair) for pair in zip(*passes, strict=True)] if self.bidirectional else passes[0]
+                passes.append(self._run(layer_input, state, suffix, reverse=direction == 1))
+                finals.append(passes[-1][-1])
+            if layer < self.num_layers - 1 or one_node:
+                # Output 0 of a step is what it hands on: h.
+                outputs = [states._column(0, reverse=direction == 1) for direction, states in enumerate(passes)]
+                layer_input = concat(outputs) if self.bidirectional else outputs[0]
             if self.dropout and self.training and layer < self.num_layers - 1:
-                outputs = [dropout(output, self.dropout) for output in outputs]
-            if outputs and (layer < self.num_layers - 1 or one_node):
-                layer_input = concat(outputs, axis=0)
-        if not one_node:
-            return outputs, finals
-        columns = self.hidden_size * (2 if self.bidirectional else 1)
-        return (layer_input if outputs else graph.constant(0.0, 0, columns)), finals
+                layer_input = dropout(layer_input, self.dropout)
+        if one_node:
+            return layer_input, finals
+        forward = [self._output(state) for state in passes[0]]
+        if not self.bidirectional:
+            return forward, finals
+        backward = [self._output(state) for state in passes[1]][::-1]
+        return [concat(pair) for pair in zip(forward, backward, strict=True)], finals
 
     @staticmethod
     def _graph_of(steps: list[Node]) -> Graph:
@@ -271,20 +279,12 @@ class _Sequence(Module, Generic[State]):
             raise errors.NodeValueError("sequence: an empty list is given; pass graph= with it")
         return steps[0].graph
 
-    def _run(self, x: Node | None, length: int, state: State, suffix: str, reverse: bool) -> list[State]:
-        """The states after each step, in the order of the sequence."""
-        if x is None or length == 0:
-            return []
+    def _run(self, x: Node, state: State, suffix: str, reverse: bool) -> Any:
+        """The states after each step, in the order in which they are made."""
         # The input of all steps is projected at once; a step reads its row, which is a view.
-        projected = linear(
-            x, getattr(self, f"weight_ih{suffix}"), getattr(self, f"bias_ih{suffix}", None), transpose=True
-        )
-        states = []
-        rows = split(projected, length, axis=0)
-        for row in reversed(rows) if reverse else rows:
-            state = self._cell(row, state, suffix)
-            states.append(state)
-        return states[::-1] if reverse else states
+        bias = getattr(self, f"bias_ih{suffix}", None)
+        projected = linear(x, getattr(self, f"weight_ih{suffix}"), bias, transpose=True)
+        return recur(self._cell, Structure.chain(x.shape[0], reverse), projected, suffix, initial=state)
 
 
 class LSTM(_Sequence[LSTMState]):
@@ -301,7 +301,7 @@ class LSTM(_Sequence[LSTMState]):
     gates = 4
 
     def _step(self, x: Node, state: LSTMState, hidden: Callable[[Node], Node]) -> LSTMState:
-        return _lstm_step(x, state, hidden)
+        return _lstm_step(x, LSTMState(*state), hidden)
 
     def _zero(self, graph: Graph) -> LSTMState:
         zero = graph.constant(0.0, 1, self.hidden_size)
