@@ -133,7 +133,7 @@ int ln_graph_clear(ln_graph* graph) {
 int64_t ln_graph_node_count(const ln_graph* graph) { return graph->core.nodes.size(); }
 int64_t ln_graph_version(const ln_graph* graph) { return graph->core.version(); }
 int ln_graph_set_policy(ln_graph* graph, const char* name) {
-  return with_graph(graph, [&](Graph& core) { core.policy = policy_from_name(name); });
+  return with_graph(graph, [&](Graph& core) { core.set_policy(policy_from_name(name), nullptr); });
 }
 int ln_graph_set_seed(ln_graph* graph, uint64_t seed) {
   return with_graph(graph, [&](Graph& core) { core.set_seed(seed); });
@@ -281,24 +281,6 @@ int ln_graph_forward(ln_graph* graph, const int64_t* nodes, int64_t count) {
 }
 int ln_graph_backward(ln_graph* graph, int64_t loss) {
   return with_graph(graph, [&](Graph& core) { core.backward(loss); });
-}
-int ln_schedule_begin(ln_graph* graph, const int64_t* nodes, int64_t count) {
-  return with_graph(graph, [&](Graph& core) { core.schedule_begin(nodes, count); });
-}
-int64_t ln_schedule_ready(ln_graph* graph, ln_ready_signature* out, int64_t capacity) {
-  int64_t count = 0;
-  const int status = with_graph(graph, [&](Graph& core) {
-    const std::vector<ln_ready_signature> ready = core.schedule_in_progress().ready();
-    count = static_cast<int64_t>(ready.size());
-    std::copy_n(ready.begin(), std::min(count, capacity), out);
-  });
-  return status < 0 ? status : count;
-}
-int ln_schedule_take(ln_graph* graph, int32_t signature, int64_t count) {
-  return with_graph(graph, [&](Graph& core) { core.schedule_in_progress().take(signature, count); });
-}
-int ln_schedule_run(ln_graph* graph) {
-  return with_graph(graph, [](Graph& core) { core.schedule_run(); });
 }
 
 }  // extern "C"

@@ -13,6 +13,7 @@
 #include "error.h"
 #include "graph.h"
 #include "lazynet.h"
+#include "learned_policy.h"
 #include "optimizer.h"
 #include "parameter.h"
 
@@ -34,6 +35,14 @@ struct ln_optimizer {
 struct ln_cell {
   std::shared_ptr<lazynet::Cell> core;
   std::string text;
+};
+
+struct ln_policy {
+  std::shared_ptr<const lazynet::LearnedPolicy> core;
+  std::string text;
+};
+struct ln_learner {
+  lazynet::PolicyLearner core;
 };
 
 namespace lazynet {

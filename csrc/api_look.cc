@@ -111,7 +111,7 @@ const char* ln_signature_text(ln_graph* graph, int32_t signature) {
     Use use(graph);
     if (signature < 0 || signature >= graph->core.signatures.size())
       fail(LN_INDEX_ERROR, "signature ", signature, ": there are ", graph->core.signatures.size());
-    graph->text = graph->core.signatures.text(signature);
+    graph->text = graph->core.signatures.text(signature, [](int32_t id) { return " %" + std::to_string(id); });
     return graph->text.c_str();
   });
 }

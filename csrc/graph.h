@@ -44,6 +44,8 @@ struct Recursion {
   const int64_t* initial;
 };
 
+class PolicyLearner;
+
 class Graph {
  public:
   explicit Graph(const ln_graph_options& options);
@@ -76,6 +78,10 @@ class Graph {
   void read_value(int64_t handle, void* out);
   bool read_gradient(int64_t handle, void* out) const;
 
+  // `learned` is the policy where `policy` is kLearned.
+  void set_policy(Policy policy, std::shared_ptr<const LearnedPolicy> learned);
+  void learn_from(PolicyLearner* learner);  // shows it what is not computed yet
+
   // A schedule driven from outside.
   void schedule_begin(const int64_t* handles, int64_t count);
   ReadySet& schedule_in_progress();
@@ -101,7 +107,6 @@ class Graph {
   int64_t version() const { return version_; }
 
   ln_graph_options options;
-  Policy policy = Policy::kLookahead;
   bool anomaly = false, tracing = false, profiling = false;
   NodeStore nodes;
   SignatureTable signatures;
@@ -129,9 +134,13 @@ class Graph {
   std::vector<int32_t> needed_for(const int64_t* handles, int64_t count, bool mark_targets);
   void run(std::unique_ptr<Plan> plan);
   std::unique_ptr<Plan> make_plan(const int64_t* handles, int64_t count, bool mark_targets);  // null: nothing to do
+  Schedule schedule_by_learned(const std::vector<int32_t>& needed);
+  std::string stable_text(int32_t signature) const;  // the same in every graph and process
   std::unique_ptr<Plan> plan_for(Schedule made);
   char* input_memory(std::size_t bytes);
 
+  Policy policy_ = Policy::kLookahead;
+  std::shared_ptr<const LearnedPolicy> learned_;
   int64_t version_;
   std::vector<int32_t> parameter_node_of_slot_;  // -1: not in this graph
   std::vector<int32_t> ids_;                     // scratch of add()

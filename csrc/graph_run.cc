@@ -4,9 +4,11 @@
 #include <cstring>
 #include <sstream>
 
+#include "cell.h"
 #include "error.h"
 #include "executor.h"
 #include "graph.h"
+#include "learned_policy.h"
 
 namespace lazynet {
 namespace {
@@ -68,9 +70,9 @@ std::unique_ptr<Plan> Graph::make_plan(const int64_t* handles, int64_t count, bo
     Timer timer(&counters.statistics.schedule_seconds);
     needed = needed_for(handles, count, mark_targets);
     if (needed.empty()) return nullptr;
-    cached = needed.size() > 1 && cache_.find(nodes, needed, policy, &made);
+    cached = needed.size() > 1 && cache_.find(nodes, needed, policy_, &made);
     if (!cached) {
-      made = schedule(nodes, needed, policy);
+      made = learned_ ? schedule_by_learned(needed) : schedule(nodes, needed, policy_);
       if (needed.size() > 1) cache_.remember(needed, made);
     }
   }
@@ -79,6 +81,50 @@ std::unique_ptr<Plan> Graph::make_plan(const int64_t* handles, int64_t count, bo
   auto plan = plan_for(std::move(made));
   plan->from_cache = cached;
   return plan;
+}
+
+Schedule Graph::schedule_by_learned(const std::vector<int32_t>& needed) {
+  std::vector<uint64_t> keys;
+  for (int32_t signature = 0; signature < signatures.size(); ++signature)
+    keys.push_back(signature_key(stable_text(signature)));
+  ReadySet ready(nodes, needed, true);
+  ready.run(*learned_, keys);
+  return ready.finish(needed);
+}
+
+void Graph::set_policy(Policy policy, std::shared_ptr<const LearnedPolicy> learned) {
+  policy_ = policy;
+  learned_ = std::move(learned);
+  cache_.clear();
+}
+
+void Graph::learn_from(PolicyLearner* learner) {
+  const std::vector<int32_t> needed = needed_for(nullptr, 0, false);
+  if (needed.empty())
+    fail(LN_GRAPH_ERROR, "learn: the graph has nothing to compute; build a minibatch and do not run it");
+  std::vector<std::string> texts;
+  for (int32_t signature = 0; signature < signatures.size(); ++signature) texts.push_back(stable_text(signature));
+  learner->add(nodes, needed, texts);
+}
+
+// Parameters by name, and cells by name, parameters and columns: numbers change from graph to graph.
+std::string Graph::stable_text(int32_t signature) const {
+  auto named = [](const Parameter& parameter) {
+    std::ostringstream text;
+    text << ' ' << parameter.name << " (" << parameter.shape().rows << ", " << parameter.shape().cols << ')';
+    return text.str();
+  };
+  std::string text = signatures.text(signature, [&](int32_t id) {
+    const auto found = std::find(parameter_nodes.begin(), parameter_nodes.end(), id);
+    return found == parameter_nodes.end() ? std::string(" node") : named(*parameters[found - parameter_nodes.begin()]);
+  });
+  if (signatures.op(signature) == kOp_cell) {
+    const Cell& cell = *cell_of(signature).cell;
+    for (int32_t input : cell.inputs) text += ' ' + std::to_string(cell.values[input].cols);
+    for (const auto& parameter : cell.parameters) text += named(*parameter);
+  }
+  std::replace_if(text.begin(), text.end(), [](char c) { return c == '\t' || c == '\n'; }, ' ');
+  return text;
 }
 
 std::unique_ptr<Plan> Graph::plan_for(Schedule made) {
@@ -103,7 +149,7 @@ void Graph::schedule_begin(const int64_t* handles, int64_t count) {
   pending_.reset();
   scheduling_.reset();
   scheduled_needed_ = needed_for(handles, count, true);
-  scheduling_ = std::make_unique<ReadySet>(nodes, scheduled_needed_);
+  scheduling_ = std::make_unique<ReadySet>(nodes, scheduled_needed_, true);
 }
 
 ReadySet& Graph::schedule_in_progress() {
@@ -116,7 +162,7 @@ void Graph::schedule_run() {
   if (ready.unscheduled() > 0)
     fail(LN_GRAPH_ERROR, "schedule: ", ready.unscheduled(),
          " nodes are not scheduled yet; take them all before running");
-  Schedule made = ready.finish();
+  Schedule made = ready.finish(scheduled_needed_);
   scheduling_.reset();
   if (made.order.empty()) return;
   ++counters.statistics.schedules;

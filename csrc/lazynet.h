@@ -48,6 +48,8 @@ typedef struct ln_graph ln_graph;
 typedef struct ln_parameter ln_parameter;
 typedef struct ln_optimizer ln_optimizer;
 typedef struct ln_cell ln_cell;
+typedef struct ln_policy ln_policy;
+typedef struct ln_learner ln_learner;
 
 enum { LN_FAILED = -1 }; /* returned in place of a node handle */
 
@@ -208,12 +210,32 @@ int ln_graph_backward(ln_graph*, int64_t loss);
 typedef struct {
   int32_t signature, op;
   int64_t ready, remaining; /* nodes of the signature that can run now / that have not been taken */
+  /* Of those left, the ones that begin a longest chain of nodes of the signature, and how many of them are ready: with
+   * all of them in it a batch is safe, the lower bound of what is left falls by one. */
+  int64_t heads, ready_heads;
   double average_depth;     /* over all nodes of the signature in this schedule */
 } ln_ready_signature;
 int ln_schedule_begin(ln_graph*, const int64_t* nodes, int64_t count);
 int64_t ln_schedule_ready(ln_graph*, ln_ready_signature* out, int64_t capacity); /* returns how many */
 int ln_schedule_take(ln_graph*, int32_t signature, int64_t count); /* the first `count` ready nodes by id */
 int ln_schedule_run(ln_graph*);
+
+/* ---- learned policies ------------------------------------------------------------------------- */
+
+/* A finite-state policy as text, a line each: first "agenda" or "lookahead", for states that are unknown, then rules:
+ * the signature to run and those of the state, separated by tabs, each after a "!" where it is safe, else a "?".
+ * Signatures are texts that do not depend on the graph. */
+ln_policy* ln_policy_create(const char* text);
+void ln_policy_release(ln_policy*); /* graphs that use it keep it alive */
+const char* ln_policy_text(ln_policy*);
+int ln_graph_set_learned_policy(ln_graph*, const ln_policy*);
+typedef struct {
+  int64_t learned, agenda, lookahead, lower_bound; /* batches of all graphs shown together */
+} ln_learning;
+ln_learner* ln_learner_create(void);
+void ln_learner_release(ln_learner*);
+int ln_learner_add(ln_learner*, ln_graph*); /* shows it what the graph has not computed; the graph stays as it is */
+ln_policy* ln_learner_run(ln_learner*, int trials, uint64_t seed, ln_learning* result);
 
 /* ---- looking: plans, statistics --------------------------------------------------------------- */
 

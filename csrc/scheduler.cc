@@ -4,13 +4,15 @@
 #include <cstring>
 #include <functional>
 #include <numeric>
+#include <unordered_map>
 
 #include "error.h"
+#include "learned_policy.h"
 
 namespace lazynet {
 namespace {
 
-constexpr const char* kPolicyNames[] = {"depth", "agenda", "lookahead", "none"};
+constexpr const char* kPolicyNames[] = {"depth", "agenda", "lookahead", "none", "learned"};
 
 // Calls function(position of producer in needed) for every argument of a node that is itself to be scheduled.
 // Ids of `needed` are ascending; `position_of(id)` gives -1 for others.
@@ -94,8 +96,8 @@ Policy policy_from_name(const char* name) {
 
 const char* policy_name(Policy policy) { return kPolicyNames[static_cast<int>(policy)]; }
 
-ReadySet::ReadySet(const NodeStore& nodes, const std::vector<int32_t>& needed)
-    : nodes_(nodes), needed_(needed), unscheduled_(static_cast<int64_t>(needed.size())) {
+ReadySet::ReadySet(const NodeStore& nodes, const std::vector<int32_t>& needed, bool with_chains)
+    : unscheduled_(static_cast<int64_t>(needed.size())) {
   const std::size_t count = needed.size();
   const Positions position(needed);
   group_of_.resize(count);
@@ -116,6 +118,7 @@ ReadySet::ReadySet(const NodeStore& nodes, const std::vector<int32_t>& needed)
       group = static_cast<int32_t>(groups_.size());
       groups_.emplace_back();
       groups_.back().signature = node.signature;
+      groups_.back().op = node.op;
     }
     group_of_[i] = group;
     ++groups_[group].total;
@@ -130,6 +133,16 @@ ReadySet::ReadySet(const NodeStore& nodes, const std::vector<int32_t>& needed)
   for (Group& group : groups_) group.remaining = group.total;
   for (std::size_t i = 0; i < count; ++i)
     if (waiting_for_[i] == 0) groups_[group_of_[i]].ready.push_back(static_cast<int32_t>(i));
+  if (with_chains) {
+    chains_ = chains_of_own_signature(nodes, needed);
+    for (std::size_t i = 0; i < count; ++i) {
+      std::vector<int64_t>& left = groups_[group_of_[i]].left_by_chain;
+      const auto chain = static_cast<std::size_t>(chains_[i]);
+      if (left.size() <= chain) left.resize(chain + 1);
+      ++left[chain];
+    }
+    for (Group& group : groups_) count_heads(&group);
+  }
   schedule_.order.reserve(count);
   schedule_.batch_begin.push_back(0);
 }
@@ -138,8 +151,9 @@ std::vector<ln_ready_signature> ReadySet::ready() const {
   std::vector<ln_ready_signature> result;
   for (const Group& group : groups_)
     if (!group.ready.empty())
-      result.push_back({group.signature, nodes_[needed_[group.ready[0]]].op, static_cast<int64_t>(group.ready.size()),
-                        group.remaining, group.depth_sum / static_cast<double>(group.total)});
+      result.push_back({group.signature, group.op, static_cast<int64_t>(group.ready.size()), group.remaining,
+                        group.left_by_chain.empty() ? 0 : group.left_by_chain.back(), group.ready_heads,
+                        group.depth_sum / static_cast<double>(group.total)});
   std::sort(result.begin(), result.end(), [](auto& a, auto& b) { return a.signature < b.signature; });
   return result;
 }
@@ -155,24 +169,39 @@ void ReadySet::take(int32_t signature, int64_t count) {
   take_group(group, count);
 }
 
-void ReadySet::take_group(int32_t group, int64_t count) {
+void ReadySet::count_heads(Group* group) {
+  group->ready_heads = 0;
+  const auto longest = static_cast<int32_t>(group->left_by_chain.size()) - 1;
+  for (const int32_t local : group->ready) group->ready_heads += chains_[local] == longest;
+}
+
+void ReadySet::take_group(int32_t index, int64_t count) {
+  Group& group = groups_[index];
   // The list of ready nodes may grow while successors are released, also this group's own.
-  std::vector<int32_t> batch(groups_[group].ready.begin(), groups_[group].ready.begin() + count);
-  groups_[group].ready.erase(groups_[group].ready.begin(), groups_[group].ready.begin() + count);
-  groups_[group].remaining -= count;
-  groups_[group].queued = groups_[group].complete_queued = false;
+  std::vector<int32_t> batch(group.ready.begin(), group.ready.begin() + count);
+  group.ready.erase(group.ready.begin(), group.ready.begin() + count);
+  group.remaining -= count;
+  if (group.queued) state_ -= LearnedPolicy::part_of_state(group.key, group.safe_queued);
+  group.queued = group.safe_queued = false;
+  if (!chains_.empty()) {
+    for (const int32_t local : batch) --group.left_by_chain[chains_[local]];
+    while (group.left_by_chain.size() > 1 && group.left_by_chain.back() == 0) group.left_by_chain.pop_back();
+    count_heads(&group);
+  }
   unscheduled_ -= count;
-  for (int32_t local : batch) schedule_.order.push_back(needed_[local]);
+  schedule_.order.insert(schedule_.order.end(), batch.begin(), batch.end());
   schedule_.batch_begin.push_back(static_cast<int32_t>(schedule_.order.size()));
   for (int32_t local : batch) release_successors(local);
-  if (ranked_) count_ready(group);
+  if (ranked_) count_ready(index);
 }
 
 void ReadySet::release_successors(int32_t local) {
   for (int32_t k = successor_begin_[local]; k < successor_begin_[local + 1]; ++k) {
     const int32_t next = successors_[k];
     if (--waiting_for_[next] > 0) continue;
-    groups_[group_of_[next]].ready.push_back(next);
+    Group& group = groups_[group_of_[next]];
+    group.ready.push_back(next);
+    if (!chains_.empty()) group.ready_heads += chains_[next] + 1 == static_cast<int32_t>(group.left_by_chain.size());
     if (ranked_) count_ready(group_of_[next]);
   }
 }
@@ -183,11 +212,13 @@ void ReadySet::count_ready(int32_t index) {
   if (group.ready.empty()) return;
   if (!group.queued) {
     group.queued = true;
+    state_ += LearnedPolicy::part_of_state(group.key, false);
     push(ready_heap_, rank_of_group_[index]);
   }
-  if (!group.complete_queued && static_cast<int64_t>(group.ready.size()) == group.remaining) {
-    group.complete_queued = true;
-    push(complete_heap_, rank_of_group_[index]);
+  if (!group.safe_queued && group.safe()) {
+    group.safe_queued = true;
+    state_ += LearnedPolicy::part_of_state(group.key, true) - LearnedPolicy::part_of_state(group.key, false);
+    push(safe_heap_, rank_of_group_[index]);
   }
 }
 
@@ -206,50 +237,95 @@ void ReadySet::rank_groups() {
 }
 
 // agenda: the ready signature of smallest average depth (Neubig et al. 2017, On-the-fly Operation Batching).
-// lookahead: before that, a signature whose ready nodes are all that is left of it, because waiting cannot
-// make its batch larger (the sufficient condition of Chen et al. 2023, ED-Batch).
+// lookahead: before that, a signature that is safe to run: with all heads of its longest chains ready, the batch makes
+// the lower bound of what is left smaller by one, so that nothing is lost (the sufficient condition of Chen et al.
+// 2023, ED-Batch).
+int32_t ReadySet::next_group(Policy policy) {
+  while (policy == Policy::kLookahead && !safe_heap_.empty()) {
+    const int32_t candidate = group_by_rank_[pop(safe_heap_)];
+    if (groups_[candidate].safe_queued) return candidate;
+  }
+  while (true) {
+    const int32_t candidate = group_by_rank_[pop(ready_heap_)];
+    if (groups_[candidate].queued) return candidate;
+  }
+}
+
 void ReadySet::run(Policy policy) {
   rank_groups();
   while (unscheduled_ > 0) {
-    int32_t group = -1;
-    while (policy == Policy::kLookahead && group < 0 && !complete_heap_.empty()) {
-      const int32_t candidate = group_by_rank_[pop(complete_heap_)];
-      if (groups_[candidate].complete_queued) group = candidate;
-    }
-    while (group < 0) {
-      const int32_t candidate = group_by_rank_[pop(ready_heap_)];
-      if (groups_[candidate].queued) group = candidate;
-    }
+    const int32_t group = next_group(policy);
     take_group(group, static_cast<int64_t>(groups_[group].ready.size()));
   }
+}
+
+void ReadySet::run(const LearnedPolicy& policy, const std::vector<uint64_t>& signature_keys) {
+  std::unordered_map<uint64_t, int32_t> group_of_key;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    groups_[g].key = signature_keys[groups_[g].signature];
+    group_of_key[groups_[g].key] = static_cast<int32_t>(g);
+  }
+  rank_groups();
+  while (unscheduled_ > 0) {
+    const auto chosen = group_of_key.find(policy.choose(state_));
+    const bool known = chosen != group_of_key.end() && !groups_[chosen->second].ready.empty();
+    const int32_t group = known ? chosen->second : next_group(policy.fallback());
+    take_group(group, static_cast<int64_t>(groups_[group].ready.size()));
+  }
+}
+
+Schedule ReadySet::finish(const std::vector<int32_t>& needed) {
+  for (int32_t& position : schedule_.order) position = needed[position];
+  return std::move(schedule_);
 }
 
 Schedule schedule(const NodeStore& nodes, const std::vector<int32_t>& needed, Policy policy) {
   if (policy == Policy::kDepth) return schedule_by_depth(nodes, needed);
   if (policy == Policy::kNone) return schedule_one_by_one(needed);
-  ReadySet ready(nodes, needed);
+  ReadySet ready(nodes, needed, policy == Policy::kLookahead);
   ready.run(policy);
-  return ready.finish();
+  return ready.finish(needed);
+}
+
+std::vector<int32_t> chains_of_own_signature(const NodeStore& nodes, const std::vector<int32_t>& needed) {
+  const Positions position(needed);
+  // One way down from the last node follows the chains of kLanes signatures at once.
+  constexpr int32_t kLanes = 16;
+  struct alignas(64) Lanes {
+    int32_t chain[kLanes];  // the longest that begins with the node or after it
+  };
+  std::vector<int32_t> lane_of_signature;
+  int32_t lanes = 0;
+  for (int32_t id : needed) {
+    const auto signature = static_cast<std::size_t>(nodes[id].signature);
+    if (lane_of_signature.size() <= signature) lane_of_signature.resize(signature + 1, -1);
+    if (lane_of_signature[signature] < 0) lane_of_signature[signature] = lanes++;
+  }
+  std::vector<int32_t> result(needed.size());
+  std::vector<Lanes> after(needed.size());
+  for (int32_t first = 0; first < lanes; first += kLanes) {
+    if (first > 0) std::fill(after.begin(), after.end(), Lanes{});
+    for (std::size_t i = needed.size(); i-- > 0;) {
+      const NodeRecord& node = nodes[needed[i]];
+      const int32_t lane = lane_of_signature[node.signature] - first;
+      if (lane >= 0 && lane < kLanes) result[i] = ++after[i].chain[lane];
+      for_producers(nodes, node, position, [&](int32_t p) {
+        for (int32_t k = 0; k < kLanes; ++k) after[p].chain[k] = std::max(after[p].chain[k], after[i].chain[k]);
+      });
+    }
+  }
+  return result;
 }
 
 int64_t lower_bound(const NodeStore& nodes, const std::vector<int32_t>& needed) {
-  const Positions position(needed);
-  std::vector<int32_t> signatures;
-  for (int32_t id : needed) signatures.push_back(nodes[id].signature);
-  std::sort(signatures.begin(), signatures.end());
-  signatures.erase(std::unique(signatures.begin(), signatures.end()), signatures.end());
-  std::vector<int32_t> chain(needed.size());
-  int64_t bound = 0;
-  for (int32_t signature : signatures) {
-    int32_t longest = 0;
-    for (std::size_t i = 0; i < needed.size(); ++i) {
-      chain[i] = 0;
-      for_producers(nodes, nodes[needed[i]], position, [&](int32_t p) { chain[i] = std::max(chain[i], chain[p]); });
-      chain[i] += nodes[needed[i]].signature == signature;
-      longest = std::max(longest, chain[i]);
-    }
-    bound += longest;
+  const std::vector<int32_t> chains = chains_of_own_signature(nodes, needed);
+  std::unordered_map<int32_t, int32_t> longest;
+  for (std::size_t i = 0; i < needed.size(); ++i) {
+    int32_t& known = longest[nodes[needed[i]].signature];
+    known = std::max(known, chains[i]);
   }
+  int64_t bound = 0;
+  for (const auto& [signature, length] : longest) bound += length;
   return bound;
 }
 

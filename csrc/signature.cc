@@ -105,7 +105,7 @@ void SignatureTable::clear() {
   slots_.assign(256, -1);
 }
 
-std::string SignatureTable::text(int32_t signature) const {
+std::string SignatureTable::text(int32_t signature, const std::function<std::string(int32_t)>& shared) const {
   const Entry& entry = entries_[signature];
   const OpInfo& op = op_info(entry.op);
   std::ostringstream out;
@@ -125,7 +125,7 @@ std::string SignatureTable::text(int32_t signature) const {
     static const char* const spread[] = {"full", "row", "column", "scalar"};
     if (i >= op.arguments.size() && !info.counted) break;
     if (info.role == Role::kShared && end - word > (op.maximum_arguments != op.minimum_arguments))
-      out << " %" << *word++;
+      out << shared(static_cast<int32_t>(*word++));
     else if (info.role == Role::kRagged)
       out << " cols " << *word++;
     else if (info.role == Role::kFlat)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,8 @@ class SignatureTable {
   const double* attributes(int32_t signature) const { return attributes_.data() + entries_[signature].attributes; }
   // How each argument of a flat operator is spread over the result.
   const uint8_t* broadcast(int32_t signature) const { return entries_[signature].broadcast; }
-  std::string text(int32_t signature) const;
+  // shared(id): what to write for a node that belongs to the key.
+  std::string text(int32_t signature, const std::function<std::string(int32_t)>& shared) const;
 
  private:
   struct Entry {

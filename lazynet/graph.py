@@ -14,7 +14,7 @@ from ._core import DTYPES, check, dtype_code, ffi, last_error, lib, pointer
 from .node import Node, settle
 
 if TYPE_CHECKING:
-    from .batching import Plan, Policy
+    from .batching import FiniteState, Plan, Policy
     from .parameter import Parameter
 
 __all__ = ["Graph"]
@@ -31,8 +31,8 @@ class Graph(_nodes.CoreGraph):
         train: False keeps nothing for ``backward`` and releases each value as soon as its last reader has run.
         eager: True computes every node as it is built, one at a time, for debugging.
         seed: Of dropout.
-        policy: How nodes are grouped: ``"lookahead"``, ``"agenda"``, ``"depth"``, ``"none"``, or a
-            :class:`lazynet.batching.Policy`.
+        policy: How nodes are grouped: ``"lookahead"``, ``"agenda"``, ``"depth"``, ``"none"``, a
+            :class:`lazynet.batching.FiniteState` that was learned, or a :class:`lazynet.batching.Policy` of one's own.
         memory_limit: Bytes that the pool may hold; 0 for no limit.
         chunk_bytes: The smallest piece of memory that the pool asks for; 0 for the default.
 
@@ -49,7 +49,7 @@ class Graph(_nodes.CoreGraph):
         (5.0, [[2.0, 4.0]])
     """
 
-    __slots__ = ("__weakref__", "_core", "_policy", "_policy_name", "_sites", "dtype")
+    __slots__ = ("__weakref__", "_chooser", "_core", "_policy", "_sites", "dtype")
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Graph(_nodes.CoreGraph):
         train: bool = True,
         eager: bool = False,
         seed: int = 0,
-        policy: str | Policy = "lookahead",
+        policy: str | FiniteState | Policy = "lookahead",
         memory_limit: int = 0,
         chunk_bytes: int = 0,
     ) -> None:
@@ -81,7 +81,7 @@ class Graph(_nodes.CoreGraph):
             raise last_error()
         self._core = ffi.gc(core, lib.ln_graph_release)
         self._address = int(ffi.cast("intptr_t", core))
-        self._policy: Policy | None = None
+        self._chooser: Policy | None = None  # a policy in Python, asked for every batch
         self._sites: dict[int, tuple[str, int]] = {}
         self.dtype = DTYPES[code]
         self.training = bool(train)
@@ -111,19 +111,26 @@ class Graph(_nodes.CoreGraph):
         return True
 
     @property
-    def policy(self) -> str | Policy:
+    def policy(self) -> str | FiniteState | Policy:
         """How nodes are grouped into batches; may be set at any time."""
-        return self._policy if self._policy is not None else self._policy_name
+        return self._policy
 
     @policy.setter
-    def policy(self, policy: str | Policy) -> None:
+    def policy(self, policy: str | FiniteState | Policy) -> None:
+        from .batching import FiniteState
+
+        chooser = None
         if isinstance(policy, str):
             check(lib.ln_graph_set_policy(self._core, policy.encode()))
-            self._policy, self._policy_name = None, policy
+        elif isinstance(policy, FiniteState):
+            check(lib.ln_graph_set_learned_policy(self._core, policy._core))
         elif hasattr(policy, "choose"):
-            self._policy = policy
+            chooser = policy
         else:
-            raise errors.NodeTypeError(f"policy: {policy!r} is given; a name or an object with choose() is required")
+            raise errors.NodeTypeError(
+                f"policy: {policy!r} is given; a name, a FiniteState or an object with choose() is required"
+            )
+        self._policy, self._chooser = policy, chooser
 
     def set_seed(self, seed: int) -> None:
         """Sets the seed of dropout and starts its sequence over."""
@@ -175,8 +182,8 @@ class Graph(_nodes.CoreGraph):
         """Computes what ``nodes`` need and is not yet computed; without arguments everything."""
         self._require_running("forward")
         handles = [self._own(node, "forward") for node in nodes]
-        if self._policy is not None:
-            self._run_policy(self._policy, handles)
+        if self._chooser is not None:
+            self._run_policy(self._chooser, handles)
         else:
             self._check(lib.ln_graph_forward(self._core, handles, len(handles)))
 
@@ -193,8 +200,8 @@ class Graph(_nodes.CoreGraph):
 
     def _compute(self, node: Node) -> None:
         self._require_running("value")
-        if self._policy is not None and not node.computed:
-            self._run_policy(self._policy, [node._handle])
+        if self._chooser is not None and not node.computed:
+            self._run_policy(self._chooser, [node._handle])
 
     def _run_policy(self, policy: Policy, handles: list[int]) -> None:
         from .batching.policies import ReadySignature

@@ -11,19 +11,33 @@ __all__ = ["Agenda", "Lookahead", "Policy", "ReadySignature"]
 
 
 class ReadySignature(NamedTuple):
-    """A signature with nodes that can run now."""
+    """A signature with nodes that can run now.
+
+    ``heads`` of the nodes that remain begin one of its longest chains; with all of them ready a batch makes the lower
+    bound of what is left smaller by one, so that nothing is lost.
+    """
 
     signature: int
     op: str
     ready: int
     remaining: int
+    heads: int
+    ready_heads: int
     average_depth: float
 
     @classmethod
     def from_core(cls, struct: Any) -> ReadySignature:
         """From the core's record."""
         op = ffi.string(lib.ln_op_name(struct.op)).decode()
-        return cls(struct.signature, op, struct.ready, struct.remaining, struct.average_depth)
+        return cls(
+            struct.signature,
+            op,
+            struct.ready,
+            struct.remaining,
+            struct.heads,
+            struct.ready_heads,
+            struct.average_depth,
+        )
 
 
 class Policy:
@@ -56,11 +70,11 @@ class Agenda(Policy):
 
 
 class Lookahead(Agenda):
-    """As :class:`Agenda`, but first a signature whose ready nodes are all that is left of it.
+    """As :class:`Agenda`, but first a signature that is safe: all heads of its longest chains are ready.
 
-    Waiting cannot make such a batch larger: the sufficient condition of ED-Batch (Chen et al. 2023).
+    Then no schedule of what is left is better: the sufficient condition of ED-Batch (Chen et al. 2023).
     """
 
     def choose(self, ready: Sequence[ReadySignature]) -> ReadySignature:
-        """A complete signature of smallest average depth where there is one."""
-        return super().choose([r for r in ready if r.ready == r.remaining] or ready)
+        """A safe signature of smallest average depth where there is one."""
+        return super().choose([r for r in ready if r.ready_heads == r.heads] or ready)
