@@ -13,6 +13,7 @@ import numpy as np
 from . import _nodes, errors
 from ._core import ffi, last_error, lib
 from .graph import Graph
+from .module import RecordedReads
 from .node import Node, methods_of
 
 __all__ = ["Cell", "cell", "set_cells"]
@@ -168,7 +169,8 @@ class Cell(_CoreCell):
         position = [0]
         inner_arguments = [_rebuilder_of_arguments(value, position, inputs) for value in arguments]
         inner_options = {name: _rebuilder_of_arguments(value, position, inputs) for name, value in options.items()}
-        returned = self.function(*inner_arguments, **inner_options)
+        with RecordedReads():
+            returned = self.function(*inner_arguments, **inner_options)
         outputs: list[Node] = []
         _flatten(returned, outputs)
         rebuild = _rebuilder(returned, [0])
@@ -217,7 +219,8 @@ def cell(function: _Function) -> _Function:
     """Makes a function of nodes, or a method of a module, one node a call.
 
     The function is called once for each combination of input cols, element type and other arguments, on nodes of a graph
-    of its own, and what it does there is made into fewer and larger steps. It may call other cells, read parameters, and
+    of its own, and what it does there is made into fewer and larger steps. It is called again after an attribute of a
+    module that it read was set to something else. It may call other cells, read parameters, and
     return nodes, or tuples and lists of them. A function whose operations mix rows, or that has ids or dropout in it, runs
     as plain nodes (``explain()`` says so).
 

@@ -154,10 +154,13 @@ class Graph(_nodes.CoreGraph):
             requires_grad: Whether ``backward`` computes its gradient.
         """
         try:
-            data = np.ascontiguousarray(array, self.dtype)
+            data = np.asarray(array)
+            if data.dtype.kind not in "fiub":
+                raise TypeError(f"its elements are {data.dtype}")
+            data = np.ascontiguousarray(data, self.dtype)
         except (TypeError, ValueError) as error:
             raise errors.NodeTypeError(
-                f"input: {type(array).__name__} is given; numbers that make a matrix are required"
+                f"input: {type(array).__name__} is given; real numbers that make a matrix are required ({error})"
             ) from error
         if data.ndim > 2:
             raise errors.ShapeError(f"input: shape {data.shape} is given; at most two dimensions are required")

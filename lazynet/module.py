@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from . import errors
 from ._nodes import note_structure_change
 from .parameter import Parameter
 
-__all__ = ["Module"]
+__all__ = ["Module", "RecordedReads"]
+
+_TRACED = "_traced_attributes"
 
 
 class Module:
@@ -32,9 +35,13 @@ class Module:
     training: bool = True
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, (Parameter, Module, list, tuple, dict, bool)):
+        if isinstance(value, (Parameter, Module, list, tuple, dict, bool)) or name in vars(self).get(_TRACED, ()):
             note_structure_change()
         super().__setattr__(name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, which trace their cells themselves."""
+        return {name: value for name, value in vars(self).items() if name not in (_TRACED, "_cells")}
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Makes calling a module the same as calling its ``forward``, without a call in between."""
@@ -101,11 +108,9 @@ class Module:
         return self.train(False)
 
     def to(self, dtype: Any) -> Module:
-        """Replaces every parameter by one of another element type."""
-        converted: dict[int, Parameter] = {}
-        for module in self.modules():
-            for name, value in list(vars(module).items()):
-                setattr(module, name, _converted(value, dtype, converted))
+        """Gives every parameter another element type; an optimizer is to be made after that."""
+        for parameter in self.parameters():
+            parameter.convert(dtype)
         return self
 
     def state_dict(self) -> dict[str, np.ndarray]:
@@ -150,15 +155,27 @@ def _members(name: str, value: Any) -> Iterator[tuple[str, Parameter | Module]]:
             yield from _members(f"{name}.{key}", item)
 
 
-def _converted(value: Any, dtype: Any, done: dict[int, Parameter]) -> Any:
-    if isinstance(value, Parameter):
-        if id(value) not in done:
-            done[id(value)] = Parameter(
-                value.value, name=value.name, dtype=dtype, sparse=value.sparse, trainable=value.trainable
-            )
-        return done[id(value)]
-    if type(value) in (list, tuple):
-        return type(value)(_converted(item, dtype, done) for item in value)
-    if isinstance(value, dict):
-        return {key: _converted(item, dtype, done) for key, item in value.items()}
-    return value
+class RecordedReads:
+    """While it is entered, modules remember which of their attributes are read: what a cell was traced with.
+
+    Setting one of them later makes cells be traced again.
+    """
+
+    _lock, _entered = Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            RecordedReads._entered += 1
+            Module.__getattribute__ = _recording_read  # type: ignore[method-assign, assignment]
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            RecordedReads._entered -= 1
+            if RecordedReads._entered == 0:
+                del Module.__getattribute__
+
+
+def _recording_read(module: Module, name: str) -> Any:
+    if not name.startswith("__"):
+        object.__getattribute__(module, "__dict__").setdefault(_TRACED, set()).add(name)
+    return object.__getattribute__(module, name)

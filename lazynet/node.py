@@ -193,6 +193,10 @@ class Node(_CoreNode):
         graph = self.graph
         return settle(graph, _add1(graph._core, _TRANSPOSE, self._handle))
 
+    def __array__(self, *arguments: Any, **options: Any) -> np.ndarray:
+        """NumPy does not take a node for an array, whose gradient would be lost without a word."""
+        raise errors.NodeTypeError("numpy: a node is given where an array is expected; its numbers are node.value")
+
     # ---- views
 
     # x[...] is in csrc/python/handle.cc; _subscript() below has what it leaves to Python.
@@ -245,6 +249,8 @@ def _range_of(index: Any, size: int, what: str, shape: tuple[int, int]) -> tuple
         start, stop, _ = index.indices(size)
         return start, max(stop - start, 0)
     try:
+        if isinstance(index, bool):
+            raise AttributeError
         number = int(index.__index__())
     except AttributeError:
         raise errors.NodeTypeError(

@@ -59,21 +59,31 @@ class Parameter(_nodes.CoreParameter):
         sparse: bool = False,
         trainable: bool = True,
     ) -> None:
+        self.sparse, self._name, self._trainable = bool(sparse), name, bool(trainable)
+        self._create(self._values(data, init), dtype)
+
+    def _create(self, values: np.ndarray, dtype: Any) -> None:
         code = dtype_code(dtype)
-        values = self._values(data, init)
-        self.shape: tuple[int, ...] = values.shape
         rows, cols = values.shape if values.ndim == 2 else (1, values.size)
-        core = lib.ln_parameter_create(rows, cols, code, sparse, name.encode())
+        core = lib.ln_parameter_create(rows, cols, code, self.sparse, self._name.encode())
         if core == ffi.NULL:
             raise last_error()
         self._core = ffi.gc(core, lib.ln_parameter_release)
         self._handle = int(lib.ln_parameter_handle(self._core))
+        self.shape: tuple[int, ...] = values.shape
         self.dtype = DTYPES[code]
-        self.sparse = bool(sparse)
-        self._name = name
-        self._trainable = True
-        self.trainable = trainable
+        self.trainable = self._trainable
         self.value = values
+
+    def convert(self, dtype: Any) -> None:
+        """Changes the element type and forgets the gradient; graphs that hold it keep it as it was."""
+        if DTYPES[dtype_code(dtype)] != self.dtype:
+            self._create(self.value, dtype)
+            _nodes.note_structure_change()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For copies and pickles: everything but the gradient."""
+        return _restored, (self.value.copy(), self.name, self.dtype.name, self.sparse, self.trainable)
 
     @staticmethod
     def _values(data: Any, init: initializers.Initializer | None) -> np.ndarray:
@@ -178,6 +188,10 @@ class Parameter(_nodes.CoreParameter):
 
     def __matmul__(self, other: Any) -> Node:
         return self._node(other, "@") @ other
+
+
+def _restored(values: np.ndarray, name: str, dtype: str, sparse: bool, trainable: bool) -> Parameter:
+    return Parameter(values, name=name, dtype=dtype, sparse=sparse, trainable=trainable)
 
 
 class _Memory:

@@ -1,6 +1,8 @@
 """Parameters, modules, initialisers, optimizers, memory, plans, data and the demo."""
 
+import copy
 import os
+import pickle
 import random
 from pathlib import Path
 
@@ -263,3 +265,51 @@ def test_demo_runs(tmp_path, capsys):
     assert 0 <= score <= 1 and "nodes/s" in printed and "pool:" in printed
     with pytest.raises(errors.DataError, match="cannot be read"):
         demo.main(["--data", str(tmp_path / "absent")])
+
+
+class Scaled(ln.Module):
+    def __init__(self):
+        self.linear, self.scale, self.tied = ln.nn.Linear(2, 2), 2.0, None
+        self.tied = self.linear.weight
+
+    @ln.cell
+    def forward(self, x):
+        return ln.tanh(self.linear(x)) * self.scale
+
+
+def test_copies_and_pickles_of_modules():
+    ln.seed(3)
+    model = Scaled()
+    graph = ln.Graph()
+    x = graph.input([[0.3, -0.2]])
+    expected = model(x).value
+    model.parameters()[0].trainable = False
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        np.testing.assert_array_equal(other(x).value, expected)
+        assert other.tied is other.linear.weight and other.linear.weight is not model.linear.weight
+        assert not other.linear.weight.trainable and other.linear.bias.name == model.linear.bias.name
+        other.linear.weight.value[...] = 0
+        np.testing.assert_array_equal(model(x).value, expected)
+
+
+def test_a_cell_follows_the_attributes_that_it_read():
+    model, graph = Scaled(), ln.Graph()
+    x = graph.input([[0.3, -0.2]])
+    before = model(x).value
+    model.unread = 5
+    model.scale = 4.0
+    np.testing.assert_allclose(model(x).value, 2 * before, rtol=1e-6)
+    assert "__getattribute__" not in vars(ln.Module)
+
+
+def test_an_optimizer_made_before_a_conversion():
+    model = Scaled()
+    weight = model.linear.weight
+    optimizer = ln.optim.SGD([*model.parameters(), weight], lr=1.0)
+    assert len(optimizer.parameters) == 2
+    value = weight.value.copy()
+    model.to("float64")
+    assert model.linear.weight is weight and weight.dtype == np.float64
+    np.testing.assert_array_equal(weight.value, value)
+    with pytest.raises(ln.errors.NodeTypeError, match="became float64"):
+        optimizer.step()

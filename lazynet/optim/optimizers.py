@@ -57,14 +57,15 @@ class Optimizer:
     _slots: tuple[str, ...] = ()
 
     def __init__(self, parameters: Iterable[Parameter], lr: float, **hyperparameters: float) -> None:
-        self.parameters = _list_of(parameters)
+        self.parameters = list(dict.fromkeys(_list_of(parameters)))  # one that is shared is updated once
         if not self.parameters:
             raise errors.NodeValueError("optimizer: no parameters are given")
         if not lr >= 0:
             raise errors.NodeValueError(f"optimizer: lr={lr} is given; at least 0 is required")
         self.lr = lr
         self._hyperparameters = ffi.new("ln_hyperparameters *", hyperparameters)
-        core = lib.ln_optimizer_create(self._kind, [p._core for p in self.parameters], len(self.parameters))
+        self._cores = [parameter._core for parameter in self.parameters]
+        core = lib.ln_optimizer_create(self._kind, self._cores, len(self._cores))
         if core == ffi.NULL:
             raise last_error()
         self._core = ffi.gc(core, lib.ln_optimizer_release)
@@ -78,6 +79,12 @@ class Optimizer:
         Returns:
             With ``max_norm``, the norm before scaling.
         """
+        for parameter, core in zip(self.parameters, self._cores, strict=True):
+            if parameter._core is not core:
+                raise errors.NodeTypeError(
+                    f"optimizer: parameter {parameter.name} became {parameter.dtype} after the optimizer was made; make "
+                    "the optimizer after that"
+                )
         norm = None
         scale = 1.0
         if max_norm is not None:
