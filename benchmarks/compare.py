@@ -2,8 +2,8 @@
 
 python -m benchmarks.compare treelstm --data DIR --peers DIR [--peer-python PYTHON] [--rounds 5] [--seconds 8]
 
-``--peers`` is a folder of peer programs named TASK_NAME.py that take ``--threads`` and ``--seconds`` and print one JSON
-line. A peer whose library is not installed is left out, and said so.
+Peers are programs named TASK_NAME.py that take ``--threads`` and ``--seconds`` and print one JSON line: those of
+benchmarks/peers, and of the folder ``--peers``. One whose library is not installed is left out, and said so.
 """
 
 import argparse
@@ -19,13 +19,15 @@ VARIANTS = {"torch": {"tagger": ["packed", "padded"]}}
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("task", choices=["treelstm", "tagger"])
+    parser.add_argument("task", choices=["treelstm", "tagger", "highway", "inference"])
     parser.add_argument("--data", default=os.environ.get("LAZYNET_DATA"), help="folder of the corpora, or LAZYNET_DATA")
     parser.add_argument("--peers", help="folder of the peer programs")
     parser.add_argument("--peer-python", default=sys.executable, help="interpreter that has the peers' libraries")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batch", type=int, help="examples a minibatch; by default each program's own")
+    parser.add_argument("--whole", action="store_true", help="lazynet places whole structures in one call")
     parser.add_argument("--bucketed", action="store_true")
     parser.add_argument("--only", nargs="*", help="peers to run, by name: dynet torch numpy")
     args = parser.parse_args()
@@ -37,8 +39,11 @@ def parse():
 def programs(args):
     """Name and command of everything that takes part."""
     common = ["--threads", str(args.threads), "--seconds", str(args.seconds)] + ["--bucketed"] * args.bucketed
-    yield "lazynet", [sys.executable, "-m", f"benchmarks.{args.task}", *common, "--data", args.data]
-    for path in sorted(Path(args.peers).glob(f"{args.task}_*.py")) if args.peers else []:
+    common += ["--batch", str(args.batch)] if args.batch else []
+    own = ["--data", args.data] + ["--whole"] * args.whole
+    yield "lazynet", [sys.executable, "-m", f"benchmarks.{args.task}", *common, *own]
+    folders = [Path(__file__).parent / "peers"] + ([Path(args.peers)] if args.peers else [])
+    for path in (path for folder in folders for path in sorted(folder.glob(f"{args.task}_*.py"))):
         peer = path.stem.removeprefix(f"{args.task}_")
         if args.only is not None and peer not in args.only:
             continue
