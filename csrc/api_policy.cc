@@ -66,7 +66,8 @@ const char* ln_policy_text(ln_policy* policy) {
     policy->text = policy_name(policy->core->fallback());
     for (const LearnedPolicy::Rule& rule : policy->core->rules()) {
       policy->text += '\n' + rule.choice;
-      for (const LearnedPolicy::Ready& ready : rule.state) policy->text += (ready.safe ? "\t!" : "\t?") + ready.signature;
+      for (const LearnedPolicy::Ready& ready : rule.state)
+        policy->text += (ready.safe ? "\t!" : "\t?") + ready.signature;
     }
     return policy->text.c_str();
   });

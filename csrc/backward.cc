@@ -70,12 +70,11 @@ class Backward {
     int64_t scratch_bytes = 0;
     for (int32_t id = 0; id < nodes_.size(); ++id) {
       NodeRecord& node = nodes_[id];
-      if (!node.has(kRequiresGrad))
-        sink_bytes = std::max<std::size_t>(sink_bytes, int64_t{node.rows} * node.ld * graph_.element_bytes());
       if (node.root != id) continue;
       node.grad = nullptr;
       if (!node.has(kReached) || node.signature < 0) continue;
       place_buffer(nodes_.buffer[id]);
+      if (node.has(kRequiresGrad)) sink_bytes = std::max(sink_bytes, unwanted_bytes(node));
     }
     for (int32_t id = 0; id < nodes_.size(); ++id) {
       NodeRecord& node = nodes_[id];
@@ -91,6 +90,17 @@ class Backward {
     builder_.scratch.place(scratch_, scratch_bytes);
     builder_.sink = static_cast<char*>(scratch_) + scratch_bytes;
     std::memset(builder_.sink, 0, sink_bytes);
+  }
+
+  // The largest gradient that the node's kernel gives to nobody.
+  std::size_t unwanted_bytes(const NodeRecord& node) const {
+    int64_t elements = 0;
+    const int32_t* arguments = nodes_.arguments_of(node);
+    for (int32_t k = 0; k < node.argument_count; ++k) {
+      const NodeRecord& argument = nodes_[arguments[k]];
+      if (!argument.has(kRequiresGrad)) elements = std::max(elements, int64_t{argument.rows} * argument.ld);
+    }
+    return static_cast<std::size_t>(elements) * graph_.element_bytes();
   }
 
   void place_buffer(int32_t index) {

@@ -213,7 +213,7 @@ typedef struct {
   /* Of those left, the ones that begin a longest chain of nodes of the signature, and how many of them are ready: with
    * all of them in it a batch is safe, the lower bound of what is left falls by one. */
   int64_t heads, ready_heads;
-  double average_depth;     /* over all nodes of the signature in this schedule */
+  double average_depth; /* over all nodes of the signature in this schedule */
 } ln_ready_signature;
 int ln_schedule_begin(ln_graph*, const int64_t* nodes, int64_t count);
 int64_t ln_schedule_ready(ln_graph*, ln_ready_signature* out, int64_t capacity); /* returns how many */

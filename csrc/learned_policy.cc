@@ -40,8 +40,7 @@ LearnedPolicy::LearnedPolicy(Policy fallback, std::vector<Rule> rules) : fallbac
       state += part_of_state(signature_key(ready.signature), ready.safe);
       there = there || ready.signature == rule.choice;
     }
-    if (!there)
-      fail(LN_VALUE_ERROR, "policy: a rule chooses '", rule.choice, "', which is not in its state");
+    if (!there) fail(LN_VALUE_ERROR, "policy: a rule chooses '", rule.choice, "', which is not in its state");
     choices_[state] = signature_key(rule.choice);
   }
 }
@@ -59,9 +58,8 @@ class PolicyLearner::Episode {
   const State& state() const { return state_; }
   // Runs the signature of an element of the state; returns what it costs.
   double take(int32_t element) {
-    const ln_ready_signature taken = *std::find_if(ready_.begin(), ready_.end(), [&](const ln_ready_signature& each) {
-      return element_of(each) == element;
-    });
+    const ln_ready_signature taken = *std::find_if(
+        ready_.begin(), ready_.end(), [&](const ln_ready_signature& each) { return element_of(each) == element; });
     set_.take(taken.signature, taken.ready);
     look();
     return 1.0 - static_cast<double>(taken.ready_heads) / static_cast<double>(taken.heads);

@@ -169,8 +169,14 @@ class Graph(_nodes.CoreGraph):
 
     def constant(self, value: float, rows: int = 1, cols: int = 1) -> Node:
         """A ``rows x cols`` node full of ``value``."""
-        shape = ffi.new("int64_t[2]", (rows, cols))
-        number = ffi.new("double *", value)
+        try:
+            shape = ffi.new("int64_t[2]", (rows, cols))
+            number = ffi.new("double *", value)
+        except (TypeError, OverflowError):
+            raise errors.NodeTypeError(
+                f"constant: value {value!r}, rows {rows!r} and cols {cols!r} are given; a number and two integers are "
+                "required"
+            ) from None
         return settle(self, lib.ln_add(self._core, _CONSTANT, ffi.NULL, 0, number, 1, shape, 2))
 
     def parameter(self, parameter: Parameter) -> Node:

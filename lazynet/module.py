@@ -124,14 +124,18 @@ class Module:
             StateDictError: Lists every missing, unexpected and misshapen name; then nothing was changed. With
                 ``strict=False`` missing and unexpected names are passed over.
         """
+        if not isinstance(state, Mapping):
+            raise errors.StateDictError(
+                f"load_state_dict: {type(state).__name__} is given; a mapping of names to arrays is required"
+            )
         own = dict(self._named("", set()))
         arrays = {name: np.asarray(value) for name, value in state.items() if name in own}
         missing = [name for name in own if name not in state] if strict else []
         unexpected = [name for name in state if name not in own] if strict else []
         misshapen = [
-            f"{name} {array.shape} instead of {own[name].shape}"
+            f"{name} {array.shape} of {array.dtype} instead of {own[name].shape}"
             for name, array in arrays.items()
-            if array.shape != own[name].shape
+            if array.shape != own[name].shape or array.dtype.kind not in "fiub"
         ]
         problems = [
             f"{what}: {', '.join(names)}"

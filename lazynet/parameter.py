@@ -96,7 +96,7 @@ class Parameter(_nodes.CoreParameter):
             return values
         if init is not None:
             raise errors.NodeTypeError(
-                "parameter: values and an initialiser are given; a shape goes with an initialiser"
+                f"parameter: {data!r} and an initialiser are given; a shape, one or two integers, is required with it"
             )
         try:
             values = np.asarray(data, dtype=np.float64)

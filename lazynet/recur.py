@@ -34,8 +34,8 @@ class Structure:
     """
 
     def __init__(self, children: Sequence[Sequence[int]], rows: Sequence[int] | None = None) -> None:
-        count = len(children)
         try:
+            count = len(children)
             self.begin = np.zeros(count + 1, np.int32)
             self.begin[1:] = np.cumsum([len(each) for each in children])
             self.children = np.array([child for each in children for child in each], np.int32)
@@ -48,6 +48,7 @@ class Structure:
             raise errors.ShapeError(
                 f"structure: {self.rows.size} rows are given for {count} places; one each is required"
             )
+        self.last_row = int(self.rows.max(initial=-1))
         owners = np.repeat(np.arange(count), np.diff(self.begin))
         wrong = np.flatnonzero((self.children < 0) | (self.children >= owners))
         if wrong.size:
@@ -164,6 +165,10 @@ def recur(
     if not isinstance(structure, Structure):
         structure = Structure(structure)
     graph = x.graph
+    if structure.last_row >= x.rows:
+        raise errors.NodeIndexError(
+            f"recur: place {int(np.argmax(structure.rows))} reads row {structure.last_row} of an input of shape {x.shape}"
+        )
     first_state: list[Node] = []
     _flatten(initial, first_state)
     key = (graph.dtype, graph.training, x.cols, options, tuple([node.cols for node in first_state]))

@@ -66,6 +66,10 @@ def test_types(graph):
         lambda: ln.layer_norm(x, eps="small"),
         lambda: ln.slice_rows("x", 0, 1),
         lambda: x[True],
+        lambda: graph.constant(4, 4, 1.0),
+        lambda: ln.nn.Linear(3.0, 2),
+        lambda: ln.optim.SGD(ln.nn.Linear(3, 2), lr=0.1),
+        lambda: ln.Structure(3),
         lambda: np.asarray(x),
         lambda: graph.input(None),
         lambda: graph.input([None, 1.0]),
@@ -270,3 +274,11 @@ def test_state_dict_lists_everything():
         np.testing.assert_array_equal(value, before[name])
     model.load_state_dict({"bias": np.ones(2)}, strict=False)
     np.testing.assert_array_equal(model.bias.value, 1)
+
+
+def test_backward_needs_no_memory_for_what_the_loss_does_not_read():
+    graph = ln.Graph(memory_limit=1 << 24)
+    x = graph.input([[2.0]], requires_grad=True)
+    graph.constant(1.0, 10**6, 10**6)
+    graph.backward(x * x)
+    assert x.grad.tolist() == [[4.0]]

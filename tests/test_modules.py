@@ -313,3 +313,17 @@ def test_an_optimizer_made_before_a_conversion():
     np.testing.assert_array_equal(weight.value, value)
     with pytest.raises(ln.errors.NodeTypeError, match="became float64"):
         optimizer.step()
+
+
+def test_states_of_another_kind():
+    model = ln.nn.Linear(2, 2)
+    adam = ln.optim.Adam(model.parameters())
+    graph = ln.Graph()
+    graph.backward(ln.sum(model(graph.input([[1.0, 2.0]])), axis=None))
+    adam.step()
+    with pytest.raises(errors.StateDictError, match="first_moment is unexpected"):
+        ln.optim.SGD(model.parameters(), lr=0.1).load_state_dict(adam.state_dict())
+    with pytest.raises(errors.StateDictError, match="a mapping"):
+        model.load_state_dict([1, 2])
+    with pytest.raises(errors.StateDictError, match="bias"):
+        model.load_state_dict({**model.state_dict(), "bias": "hello"})

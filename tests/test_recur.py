@@ -175,6 +175,8 @@ def test_what_recur_refuses():
         ln.recur(lstm._cell, chain, x, "_l0", initial=state)
     with pytest.raises(errors.NodeTypeError, match="options"):
         ln.recur(lstm._cell, chain, x, zero, initial=state)
+    with pytest.raises(errors.NodeIndexError, match="place 2 reads row 2"):
+        ln.recur(lstm._cell, ln.Structure.chain(3), x, "_l0", initial=state)
     with pytest.raises(errors.NodeTypeError, match="a cell is required"):
         ln.recur(lstm.forward, chain, x)
 

@@ -15,7 +15,12 @@ __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "clip_grad_norm"]
 
 
 def _list_of(parameters: Iterable[Parameter]) -> list[Parameter]:
-    result = list(parameters)
+    try:
+        result = list(parameters)
+    except TypeError:
+        raise errors.NodeTypeError(
+            f"optimizer: {type(parameters).__name__} is given; parameters, as of model.parameters(), are required"
+        ) from None
     for parameter in result:
         if not isinstance(parameter, Parameter):
             raise errors.NodeTypeError(f"optimizer: {type(parameter).__name__} is given; parameters are required")
@@ -126,7 +131,8 @@ class Optimizer:
             StateDictError: The state is of other parameters; then nothing was changed.
         """
         problems = [f"{i}.steps is missing" for i in range(len(self.parameters)) if f"{i}.steps" not in state]
-        problems += [f"{key} is unexpected" for key in state if key.split(".")[0] == str(len(self.parameters))]
+        kept = {f"{i}.{name}" for i in range(len(self.parameters)) for name in ("steps", *self._slots)}
+        problems += [f"{key} is unexpected" for key in state if key != "lr" and key not in kept]
         for index, parameter in enumerate(self.parameters):
             for name in self._slots if state.get(f"{index}.steps") else ():
                 array = np.asarray(state.get(f"{index}.{name}"))
