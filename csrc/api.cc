@@ -66,7 +66,11 @@ ln_parameter* ln_parameter_create(int64_t rows, int64_t cols, int dtype, int spa
 }
 void ln_parameter_release(ln_parameter* parameter) { delete parameter; }
 int64_t ln_parameter_handle(const ln_parameter* parameter) { return -2 - int64_t{parameter->core->slot()}; }
-void* ln_parameter_value(ln_parameter* parameter) { return parameter->core->value(); }
+void* ln_parameter_value(ln_parameter* parameter) {
+  parameter->core->begin_writing();
+  return parameter->core->value();
+}
+void ln_parameter_value_done(ln_parameter* parameter) { parameter->core->end_writing(); }
 void* ln_parameter_gradient(ln_parameter* parameter) {
   return guarded<void*>(nullptr, [&] { return parameter->core->dense_gradient(); });
 }
@@ -148,7 +152,10 @@ int ln_graph_set_tracing(ln_graph* graph, int on) {
   return with_graph(graph, [&](Graph& core) { core.tracing = on != 0; });
 }
 int ln_graph_trim(ln_graph* graph) {
-  return with_graph(graph, [](Graph& core) { core.pool.trim(); });
+  return with_graph(graph, [](Graph& core) {
+    core.weights.clear();
+    core.pool.trim();
+  });
 }
 
 // ---- building

@@ -78,7 +78,7 @@ void BatchBuilder::start(int32_t signature, int64_t members, const NodeRecord& f
   scratch.reset();
   batch_ = Batch{};
   batch_.op = op_->id;
-  batch_.weights = &weights_;
+  batch_.weights = weights();
   batch_.members = members;
   batch_.attributes = graph_.signatures.attributes(signature);
   batch_.broadcast = graph_.signatures.broadcast(signature);
@@ -160,7 +160,7 @@ void BatchBuilder::point_at_shared(const NodeRecord& member, Phase phase) {
     if (operand.wants_grad) pieces_[k].grad = nodes_.root_of(id).grad + nodes_[id].offset * size_;
     operand.pieces = &pieces_[k];
     operand.count = 1;
-    operand.identity = id;
+    operand.identity = graph_.identity_of(id);
   }
 }
 
@@ -271,7 +271,7 @@ void BatchBuilder::build_argument(int k, bool list) {
     }
   }
   operand.count = next_piece_ - operand.pieces;
-  if (shared) operand.identity = nodes_.arguments_of(nodes_[members_[0]])[k];
+  if (shared) operand.identity = graph_.identity_of(nodes_.arguments_of(nodes_[members_[0]])[k]);
   if (list) {
     begin_[members] = static_cast<int32_t>(operand.count);
     operand.begin = begin_.data();

@@ -56,11 +56,10 @@ class Scratch {
 class BatchBuilder {
  public:
   explicit BatchBuilder(Graph& graph)
-      : graph_(graph),
-        nodes_(graph.nodes),
-        size_(static_cast<int64_t>(graph.element_bytes())),
-        weights_(graph.pool),
-        overlap_(graph.nodes) {}
+      : graph_(graph), nodes_(graph.nodes), size_(static_cast<int64_t>(graph.element_bytes())), overlap_(graph.nodes) {}
+  ~BatchBuilder() { graph_.weights.end_run(); }
+  BatchBuilder(const BatchBuilder&) = delete;
+  BatchBuilder& operator=(const BatchBuilder&) = delete;
 
   Scratch scratch;
   char* sink = nullptr;  // where gradients go that nobody wants
@@ -75,7 +74,7 @@ class BatchBuilder {
 
   // The arguments of cells: those of one position in the cell after another. Returns whether gradients share memory.
   bool build_inputs(const int32_t* members, int64_t count, bool backward, std::vector<Piece>* inputs);
-  WeightCache* weights() { return &weights_; }
+  WeightCache* weights() { return &graph_.weights; }
 
   // After a backward kernel: adds gathered gradients to where they belong.
   void scatter(const Batch& batch);
@@ -112,7 +111,6 @@ class BatchBuilder {
   std::vector<int32_t> begin_;
   std::vector<const int64_t*> payload_;
   void* direct_grad_[4] = {};
-  WeightCache weights_;
   OverlapCheck overlap_;
 };
 

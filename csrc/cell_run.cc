@@ -94,7 +94,7 @@ void CellRun::fill(Batch* batch, const CellStep& step, std::vector<Piece>* piece
     operand.matrix = (*pieces)[k];
     operand.wants_grad = backward && !parameter;
     operand.overwrite = step.overwrites.size() > k && step.overwrites[k];
-    if (parameter) operand.identity = use_.parameter_nodes[cell_.values[value].number];
+    if (parameter) operand.identity = graph_.identity_of(use_.parameter_nodes[cell_.values[value].number]);
   }
   if (!list) return;
   begins_ = {0, static_cast<int32_t>(count)};

@@ -15,6 +15,7 @@
 #include "parameter.h"
 #include "scheduler.h"
 #include "signature.h"
+#include "weight_cache.h"
 
 namespace lazynet {
 
@@ -105,12 +106,14 @@ class Graph {
   // From the pool, or throws Error(LN_OUT_OF_MEMORY) that names `purpose` and the plan's biggest buffers.
   void* allocate(std::size_t bytes, const char* purpose, const Plan* plan);
   int64_t version() const { return version_; }
+  int64_t identity_of(int32_t id) const;  // see WeightCache::Key; of parameters negative in inference, where it pays
 
   ln_graph_options options;
   bool anomaly = false, tracing = false, profiling = false;
   NodeStore nodes;
   SignatureTable signatures;
   BuddyAllocator pool;
+  WeightCache weights{pool};
   std::vector<std::unique_ptr<Plan>> rounds;           // that have run
   std::vector<BufferPlan*> buffers;                    // of all rounds; NodeStore::buffer counts through them
   std::vector<int32_t> readers;                        // a node: uncomputed nodes that read it; empty unless releases()

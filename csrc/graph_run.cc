@@ -228,7 +228,16 @@ std::string Graph::describe(int32_t id) const {
   return text.str();
 }
 
+int64_t Graph::identity_of(int32_t id) const {
+  if (!releases() || nodes[id].op != kOp_parameter) return int64_t{id} + 1;
+  const auto place = std::find(parameter_nodes.begin(), parameter_nodes.end(), id) - parameter_nodes.begin();
+  const int64_t version = parameters[place]->version();
+  return version ? -version : int64_t{id} + 1;
+}
+
 void* Graph::allocate(std::size_t bytes, const char* purpose, const Plan* plan) {
+  if (void* memory = pool.allocate(bytes)) return memory;
+  weights.clear();  // they can be made again
   if (void* memory = pool.allocate(bytes)) return memory;
   const PoolStatistics now = pool.statistics();
   std::ostringstream text;

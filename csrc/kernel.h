@@ -77,7 +77,7 @@ struct Operand {
   bool wants_grad = false;   // backward: pieces' (and matrix's) grad are valid and to be added to
   bool overlapping = false;  // backward: pieces share gradient memory; one thread only
   bool overwrite = false;    // backward: the gradient is to be written, not added to; only linear's x asks for it
-  int64_t identity = -1;     // shared: the node, which no other matrix of this run is
+  int64_t identity = 0;      // shared: see WeightCache::Key
 };
 
 class WeightCache;

@@ -82,9 +82,12 @@ const char* ln_op_kind(int op);           /* "kernel", "view", "source" */
 /* A trainable matrix of rows x cols, zero, outside any graph. `sparse`: its gradient is kept for
  * touched rows only and only `lookup` may read it. */
 ln_parameter* ln_parameter_create(int64_t rows, int64_t cols, int dtype, int sparse, const char* name);
-void ln_parameter_release(ln_parameter*);          /* graphs that use it keep it alive until cleared */
-int64_t ln_parameter_handle(const ln_parameter*);  /* negative; valid until release */
-void* ln_parameter_value(ln_parameter*);           /* rows * cols elements, owned by the parameter */
+void ln_parameter_release(ln_parameter*);         /* graphs that use it keep it alive until cleared */
+int64_t ln_parameter_handle(const ln_parameter*); /* negative; valid until release */
+/* rows * cols elements, owned by the parameter, to read or write. Graphs keep copies of weights for one run only until
+ * ln_parameter_value_done was called as often. */
+void* ln_parameter_value(ln_parameter*);
+void ln_parameter_value_done(ln_parameter*);
 void* ln_parameter_gradient(ln_parameter*);        /* dense: rows * cols elements; sparse: NULL */
 int64_t ln_parameter_touched(const ln_parameter*); /* sparse: touched rows; dense: 1 if it has a gradient */
 /* Sparse: copies the touched row numbers (ascending) and their gradients, touched x cols. */

@@ -74,10 +74,12 @@ void Optimizer::step(const ln_hyperparameters& h, double scale) {
                                 scale,
                                 h.nesterov != 0,
                                 chosen.steps == 1};
+      chosen.parameter->begin_writing();
       if (chosen.parameter->sparse())
         update_sparse(chosen, constants);
       else
         update_dense(chosen, constants);
+      chosen.parameter->end_writing();
     }
     chosen.parameter->zero_gradient();
   }

@@ -19,6 +19,8 @@ Registry& registry() {
   return *instance;
 }
 
+std::atomic<int64_t> next_version{1};
+
 void* allocate_zero(std::size_t bytes, const std::string& name) {
   void* memory = host_memory().allocate(bytes);
   if (!memory) fail(LN_OUT_OF_MEMORY, "parameter ", name, ": ", bytes, " bytes are not available");
@@ -44,7 +46,7 @@ void SparseRows::clear() {
 }
 
 Parameter::Parameter(Shape shape, int dtype, bool sparse, std::string name_)
-    : name(std::move(name_)), shape_(shape), dtype_(dtype) {
+    : name(std::move(name_)), shape_(shape), dtype_(dtype), version_(next_version++) {
   if (shape.rows < 0 || shape.cols < 0 || shape.rows >= INT32_MAX || shape.cols >= INT32_MAX)
     fail(LN_SHAPE_ERROR, "parameter ", name, ": shape (", shape.rows, ", ", shape.cols,
          "); sizes from 0 to 2^31 - 2 are required");
@@ -73,6 +75,11 @@ Parameter::~Parameter() {
 void* Parameter::dense_gradient() {
   if (!gradient_ && !sparse()) gradient_ = allocate_zero(bytes(), name);
   return gradient_;
+}
+
+void Parameter::end_writing() {
+  version_ = next_version++;
+  --writers_;
 }
 
 bool Parameter::has_gradient() const { return sparse() ? !sparse_rows_->rows().empty() : has_gradient_; }

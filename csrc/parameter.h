@@ -1,6 +1,7 @@
 // Trainable matrices, outside any graph. Thread-safe where lazynet.h says so.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -52,6 +53,12 @@ class Parameter {
   void zero_gradient();
   int32_t slot() const { return slot_; }
 
+  // Who holds the value to write to it says so. A version stands for the numbers as they are: no other parameter has
+  // it, and this one never again once they may have changed. 0 while somebody may write.
+  void begin_writing() { ++writers_; }
+  void end_writing();
+  int64_t version() const { return writers_ ? 0 : version_.load(); }
+
   std::string name;
   bool trainable = true;
 
@@ -62,6 +69,7 @@ class Parameter {
   void* gradient_ = nullptr;
   bool has_gradient_ = false;
   std::unique_ptr<SparseRows> sparse_rows_;
+  std::atomic<int64_t> writers_{0}, version_;
   int32_t slot_;
 };
 

@@ -108,15 +108,15 @@ class Parameter(_nodes.CoreParameter):
             raise errors.ShapeError(f"parameter: shape {values.shape} is given; one or two dimensions are required")
         return values
 
-    def _array(self, address: Any) -> np.ndarray:
+    def _array(self, address: Any, memory: type[_Memory]) -> np.ndarray:
         count = int(np.prod(self.shape, dtype=np.int64))
-        buffer = _Memory(address, count * self.dtype.itemsize, self._core)
+        buffer = memory(address, count * self.dtype.itemsize, self._core)
         return np.asarray(buffer).view(self.dtype)[:count].reshape(self.shape)
 
     @property
     def value(self) -> np.ndarray:
         """The elements: a view that may be written to."""
-        return self._array(lib.ln_parameter_value(self._core))
+        return self._array(lib.ln_parameter_value(self._core), _Value)
 
     @value.setter
     def value(self, values: Any) -> None:
@@ -132,7 +132,7 @@ class Parameter(_nodes.CoreParameter):
         if not touched:
             return None
         if not self.sparse:
-            return self._array(lib.ln_parameter_gradient(self._core))
+            return self._array(lib.ln_parameter_gradient(self._core), _Memory)
         rows = np.empty(touched, np.int32)
         values = np.empty((touched, self.shape[-1]), self.dtype)
         check(lib.ln_parameter_sparse_gradient(self._core, ffi.cast("int32_t *", rows.ctypes.data), pointer(values)))
@@ -205,3 +205,10 @@ class _Memory:
             "data": (int(ffi.cast("uintptr_t", address)), False),
             "version": 3,
         }
+
+
+class _Value(_Memory):
+    """The memory of a parameter's value, which may be written to as long as somebody looks at it."""
+
+    def __del__(self, done: Any = lib.ln_parameter_value_done) -> None:
+        done(self.owner)

@@ -327,3 +327,42 @@ def test_states_of_another_kind():
         model.load_state_dict([1, 2])
     with pytest.raises(errors.StateDictError, match="bias"):
         model.load_state_dict({**model.state_dict(), "bias": "hello"})
+
+
+def test_copies_of_weights_that_inference_keeps_follow_the_weights():
+    ln.seed(4)
+    linear, rows = ln.nn.Linear(8, 24), np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
+    graph = ln.Graph(train=False)
+
+    def run():
+        with graph:
+            return linear(graph.input(rows)).value
+
+    def expected():
+        return rows @ linear.weight.value.T + linear.bias.value
+
+    for _ in range(3):
+        np.testing.assert_allclose(run(), expected(), rtol=1e-5, atol=1e-5)
+        linear.weight.value *= 2  # no view of it is left
+        np.testing.assert_allclose(run(), expected(), rtol=1e-5, atol=1e-5)
+    view = linear.weight.value
+    for _ in range(3):
+        view += 1
+        np.testing.assert_allclose(run(), expected(), rtol=1e-5, atol=1e-5)
+    part = view[:3]
+    del view
+    for _ in range(2):
+        part -= 1
+        np.testing.assert_allclose(run(), expected(), rtol=1e-5, atol=1e-5)
+    optimizer, training = ln.optim.SGD(linear.parameters(), lr=0.5), ln.Graph()
+    for _ in range(3):
+        run()
+        training.backward(ln.sum(linear(training.input(rows)), axis=None))
+        optimizer.step()
+        np.testing.assert_allclose(run(), expected(), rtol=1e-5, atol=1e-5)
+    other = ln.nn.Linear(8, 24)
+    linear.load_state_dict(other.state_dict())
+    np.testing.assert_allclose(run(), expected(), rtol=1e-5, atol=1e-5)
+    in_use = graph.statistics()
+    run()
+    assert graph.statistics()["pool"]["bytes_in_use"] == in_use["pool"]["bytes_in_use"]
