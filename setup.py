@@ -9,7 +9,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-CORE = ["csrc", "csrc/ops"]
+CORE = ["csrc", "csrc/ops", "csrc/passes"]
 KERNELS = "csrc/cpu"
 COMMON_FLAGS = ["-std=c++17", "-fvisibility=hidden", "-fPIC", "-pthread"]
 CORE_FLAGS = ["-O2"]

@@ -7,6 +7,7 @@
 
 #include "error.h"
 #include "graph.h"
+#include "passes/passes.h"
 
 namespace lazynet {
 namespace {
@@ -182,6 +183,14 @@ std::shared_ptr<Cell> trace_cell(const Graph& graph, const std::vector<int32_t>&
   cell->id = static_cast<int32_t>(all.cells.size());
   all.cells.push_back(cell);
   return cell;
+}
+
+void optimize_cell(Cell* cell) {
+  merge_equal_steps(cell);
+  sink_slices(cell);
+  remove_dead_steps(cell);
+  gather_concatenations(cell);
+  fuse_elementwise(cell);
 }
 
 std::shared_ptr<Cell> find_cell(int32_t id) {

@@ -87,14 +87,7 @@ std::shared_ptr<Cell> trace_cell(const Graph& graph, const std::vector<int32_t>&
                                  const std::vector<int32_t>& outputs, std::string name);
 std::shared_ptr<Cell> find_cell(int32_t id);  // null when it is gone
 
-void optimize_cell(Cell* cell);
+void optimize_cell(Cell* cell);  // by the passes of passes/
 void place_values(Cell* cell);
-
-// The passes of optimize_cell, for their tests.
-void merge_equal_steps(Cell* cell);
-void remove_dead_steps(Cell* cell);
-void sink_slices(Cell* cell);
-void gather_concatenations(Cell* cell);
-void fuse_elementwise(Cell* cell);
 
 }  // namespace lazynet

@@ -1,17 +1,12 @@
-// What makes fewer and larger steps of a traced cell. Each pass leaves a cell that computes the same.
+// Elementwise steps that follow each other become one pass over memory, a block of columns in registers.
 #include <algorithm>
 #include <map>
 #include <set>
-#include <tuple>
 
-#include "cell.h"
+#include "passes.h"
 
 namespace lazynet {
 namespace {
-
-bool same_value(const CellValue& a, const CellValue& b) {
-  return a.root == b.root && a.col == b.col && a.cols == b.cols;
-}
 
 std::vector<std::vector<int32_t>> readers_of(const Cell& cell) {
   std::vector<std::vector<int32_t>> readers(cell.values.size());
@@ -158,120 +153,6 @@ class Fusion {
 
 }  // namespace
 
-void merge_equal_steps(Cell* cell) {
-  std::vector<int32_t> renamed(cell->values.size());
-  for (std::size_t v = 0; v < renamed.size(); ++v) renamed[v] = static_cast<int32_t>(v);
-  // Slices of what was merged are equal where their roots are.
-  auto canonical = [&](int32_t value) {
-    CellValue& v = cell->values[value];
-    if (v.root != value) {
-      v.root = renamed[v.root];
-      for (int32_t other = 0; other < value; ++other)
-        if (cell->values[other].root != other && same_value(cell->values[other], v)) return other;
-      return value;
-    }
-    return renamed[value];
-  };
-  std::map<std::tuple<int, std::vector<int32_t>, std::vector<double>>, int32_t> known;
-  std::vector<CellStep> kept;
-  for (CellStep& step : cell->steps) {
-    for (int32_t& value : step.arguments) value = canonical(value);
-    const auto [place, is_new] = known.try_emplace({step.op, step.arguments, step.attributes}, step.result);
-    if (is_new)
-      kept.push_back(std::move(step));
-    else
-      renamed[step.result] = place->second;
-  }
-  for (int32_t& value : cell->outputs) value = canonical(value);
-  cell->steps = std::move(kept);
-}
-
-void remove_dead_steps(Cell* cell) {
-  std::vector<uint8_t> live(cell->values.size(), 0);
-  for (const int32_t value : cell->outputs) live[cell->values[value].root] = 1;
-  for (auto step = cell->steps.rbegin(); step != cell->steps.rend(); ++step)
-    if (live[step->result])
-      for (const int32_t value : step->arguments) live[cell->values[value].root] = 1;
-  auto dead = [&](const CellStep& step) { return !live[step.result]; };
-  cell->steps.erase(std::remove_if(cell->steps.begin(), cell->steps.end(), dead), cell->steps.end());
-}
-
-void sink_slices(Cell* cell) {
-  // Slices of an elementwise result that is read in no other way become results of their own, each of slices of the
-  // arguments, so that they need not be in memory. From the last step up, so that chains sink whole.
-  for (auto s = static_cast<int32_t>(cell->steps.size()) - 1; s >= 0; --s) {
-    const CellStep step = cell->steps[s];
-    if (!op_info(step.op).flat) continue;
-    const int32_t cols = cell->values[step.result].cols;
-    bool sinks = std::count(cell->outputs.begin(), cell->outputs.end(), step.result) == 0;
-    std::vector<int32_t> slices;
-    for (int32_t v = 0; v < static_cast<int32_t>(cell->values.size()); ++v)
-      if (cell->values[v].root == step.result && v != step.result) slices.push_back(v);
-    for (const CellStep& reader : cell->steps)
-      sinks = sinks && std::count(reader.arguments.begin(), reader.arguments.end(), step.result) == 0;
-    for (const int32_t value : step.arguments) {
-      const CellValue& v = cell->values[value];
-      sinks = sinks && !(v.kind == CellValue::Kind::kParameter && v.cols == cols && cols > 1);
-    }
-    if (!sinks || slices.empty()) continue;
-    std::vector<CellStep> made;
-    for (const int32_t slice : slices) {
-      const CellValue where = cell->values[slice];
-      CellStep part = step;
-      part.result = slice;
-      for (int32_t& value : part.arguments) {
-        if (cell->values[value].cols != cols) continue;
-        CellValue argument = cell->values[value];
-        argument.kind = CellValue::Kind::kStep;
-        argument.col += where.col;
-        argument.cols = where.cols;
-        value = static_cast<int32_t>(cell->values.size());
-        cell->values.push_back(argument);
-      }
-      cell->values[slice].root = slice;
-      cell->values[slice].col = 0;
-      made.push_back(std::move(part));
-    }
-    cell->steps.erase(cell->steps.begin() + s);
-    cell->steps.insert(cell->steps.begin() + s, made.begin(), made.end());
-  }
-  merge_equal_steps(cell);
-}
-
-void gather_concatenations(Cell* cell) {
-  std::vector<CellStep> kept;
-  for (CellStep& step : cell->steps) {
-    bool gathered = step.op == kOp_concat_cols;
-    std::set<int32_t> seen;
-    for (const int32_t value : step.arguments) {
-      const CellValue& v = cell->values[value];
-      gathered = gathered && v.kind == CellValue::Kind::kInput && v.root == value && seen.insert(value).second;
-    }
-    if (!gathered) {
-      kept.push_back(std::move(step));
-      continue;
-    }
-    int32_t col = 0;
-    for (const int32_t value : step.arguments) {
-      for (CellValue& slice : cell->values)  // slices of the input, and the input itself
-        if (slice.root == value) {
-          slice.root = step.result;
-          slice.col += col;
-        }
-      col += cell->values[value].cols;
-    }
-  }
-  cell->steps = std::move(kept);
-}
-
 void fuse_elementwise(Cell* cell) { Fusion(cell).run(); }
-
-void optimize_cell(Cell* cell) {
-  merge_equal_steps(cell);
-  sink_slices(cell);
-  remove_dead_steps(cell);
-  gather_concatenations(cell);
-  fuse_elementwise(cell);
-}
 
 }  // namespace lazynet
