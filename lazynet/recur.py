@@ -164,34 +164,31 @@ def recur(
         raise errors.NodeTypeError(f"recur: an input of type {type(x).__name__} is given; a node is required")
     if not isinstance(structure, Structure):
         structure = Structure(structure)
-    graph = x.graph
-    if structure.last_row >= x.rows:
+    graph, (rows, cols) = x.graph, x.shape
+    if structure.last_row >= rows:
         raise errors.NodeIndexError(
             f"recur: place {int(np.argmax(structure.rows))} reads row {structure.last_row} of an input of shape {x.shape}"
         )
     first_state: list[Node] = []
-    _flatten(initial, first_state)
-    key = (graph.dtype, graph.training, x.cols, options, tuple([node.cols for node in first_state]))
-    if any(isinstance(option, (Node, list, dict)) for option in options):
-        raise errors.NodeTypeError(
-            f"recur: options {options!r} are given; values that are hashable and no nodes are required"
-        )
+    if initial is not None:
+        _flatten(initial, first_state)
+    key = (graph.dtype, graph.training, cols, options, *[node.cols for node in first_state])
     known = _known(step, structure, key)
     if known is None or graph._tracing:
         return _recur_in_python(step, structure, x, options, initial, key)
-    first = ffi.new("int64_t[]", len(structure))
-    begin, children, rows = structure._pointers
-    cells = structure._cells_of(tuple([traced.number for traced in known]))
     outputs = known[0].outputs
-    handles: Any = ffi.NULL
-    if initial is not None:
-        handles = [node._handle for node in first_state]
-        if len(handles) != outputs:
-            raise errors.NodeValueError(
-                f"recur: an initial state of {len(handles)} nodes is given; {outputs}, as the step returns, are required"
-            )
+    if initial is not None and len(first_state) != outputs:
+        raise errors.NodeValueError(
+            f"recur: an initial state of {len(first_state)} nodes is given; {outputs}, as the step returns, are required"
+        )
+    first = ffi.new("int64_t[]", len(structure))
+    begin, children, row_numbers = structure._pointers
+    cells = structure._cells_of(tuple([traced.number for traced in known]))
+    handles: Any = ffi.NULL if initial is None else [node._handle for node in first_state]
     graph._check(
-        _add_recursion(graph._core, len(structure), cells, begin, children, x._handle, rows, outputs, handles, first)
+        _add_recursion(
+            graph._core, len(structure), cells, begin, children, x._handle, row_numbers, outputs, handles, first
+        )
     )
     return States(graph, first, known[0])
 
@@ -200,20 +197,33 @@ def _known(step: Cell, structure: Structure, key: tuple[Any, ...]) -> list[_Trac
     """The traces of all kinds of places, or None where one is missing."""
     if step._version != _nodes.current_structure() or not cells_enabled() or not len(structure):
         return None
-    known = [step._recursions.get((*key, kind)) for kind in structure._kind_list]
-    return None if None in known else known  # type: ignore[return-value]
+    recursions = step._recursions
+    try:
+        return [recursions[kind, key] for kind in structure._kind_list]
+    except KeyError:
+        return None
+    except TypeError as error:
+        raise _no_options(key[3], error) from None
+
+
+def _no_options(options: Any, error: object = "") -> errors.LazyNetError:
+    return errors.NodeTypeError(
+        f"recur: options {options!r} are given; values that are hashable and no nodes are required {error}"
+    )
 
 
 def _recur_in_python(
     step: Cell, structure: Structure, x: Node, options: tuple[Any, ...], initial: Any, key: tuple[Any, ...]
 ) -> _PlainStates:
     """Place by place; traces what has not been traced, so that the next time nothing of this is needed."""
+    if any(isinstance(option, (Node, list, dict)) for option in options):
+        raise _no_options(options)
     states = _PlainStates()
     begin, children, rows = structure.begin.tolist(), structure.children.tolist(), structure.rows.tolist()
     for place in range(len(structure)):
         below = [states[child] for child in children[begin[place] : begin[place + 1]]]
         row = x[rows[place]] if rows[place] >= 0 else None
-        place_key = (*key, len(below) * 2 + (row is not None))
+        place_key = (len(below) * 2 + (row is not None), key)
         state, traced = step._place((row, below or ([] if initial is None else [initial]), *options), {})
         if traced is not None:
             step._recursions[place_key] = traced

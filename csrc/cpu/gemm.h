@@ -7,6 +7,7 @@
 // vectors for 2 + kTileRows loads.
 #pragma once
 
+#include <cstring>
 #include <utility>
 
 #include "../weight_cache.h"
@@ -90,20 +91,34 @@ template <class T>
 static inline int64_t packed_elements(int64_t k, int64_t n) {
   return (n + kPanel<T> - 1) / kPanel<T> * kPanel<T> * k;
 }
-// Copies op(B), k x n, into panels; columns beyond n are zero.
+// One panel of op(B), k rows; columns beyond `width` are zero. Memory is read from end to end, because the optimizer
+// has left it in another core's cache; a block of the panel that is written in jumps stays in the first level.
+template <class T>
+static void pack_panel(bool transposed, int64_t k, int64_t width, const T* b, int64_t ldb, T* out) {
+  constexpr int64_t kBlock = 128;
+  if (width < kPanel<T>) std::memset(out, 0, static_cast<std::size_t>(k * kPanel<T>) * sizeof(T));
+  if (!transposed) {
+    for (int64_t l = 0; l < k; ++l)
+      std::memcpy(out + l * kPanel<T>, b + l * ldb, static_cast<std::size_t>(width) * sizeof(T));
+    return;
+  }
+  for (int64_t top = 0; top < k; top += kBlock) {
+    const int64_t bottom = top + kBlock < k ? top + kBlock : k;
+    for (int64_t j = 0; j < width; ++j)
+      for (int64_t l = top; l < bottom; ++l) out[l * kPanel<T> + j] = b[j * ldb + l];
+  }
+}
+
+// Copies op(B), k x n, into panels.
 template <class T>
 static void pack_panels(bool transposed, int64_t k, int64_t n, const T* b, int64_t ldb, T* packed) {
   parallel_for((n + kPanel<T> - 1) / kPanel<T>, 1 + kGrainElements / (k * kPanel<T> + 1),
                [=](int64_t begin, int64_t end) {
                  for (int64_t panel = begin; panel < end; ++panel) {
-                   T* out = packed + panel * k * kPanel<T>;
                    const int64_t first = panel * kPanel<T>;
                    const int64_t width = n - first < kPanel<T> ? n - first : kPanel<T>;
-                   for (int64_t l = 0; l < k; ++l)
-                     for (int64_t j = 0; j < kPanel<T>; ++j)
-                       out[l * kPanel<T> + j] = j >= width   ? T(0)
-                                                : transposed ? b[(first + j) * ldb + l]
-                                                             : b[l * ldb + first + j];
+                   pack_panel<T>(transposed, k, width, b + (transposed ? first * ldb : first), ldb,
+                                 packed + panel * k * kPanel<T>);
                  }
                });
 }

@@ -253,10 +253,11 @@ class _Sequence(Module, Generic[State]):
             finals = [self._zero(graph) for _ in range(self.num_layers * len(layers[0]))]
             return (graph.constant(0.0, 0, columns) if one_node else []), finals if initial is None else list(initial)
         layer_input = x if isinstance(x, Node) else concat(steps, axis=0)
+        zero = None if initial is not None else self._zero(graph)
         for layer, suffixes in enumerate(layers):
             passes = []
             for direction, suffix in enumerate(suffixes):
-                state = initial[len(finals)] if initial is not None else self._zero(graph)
+                state: Any = zero if initial is None else initial[len(finals)]
                 passes.append(self._run(layer_input, state, suffix, reverse=direction == 1))
                 finals.append(passes[-1][-1])
             if layer < self.num_layers - 1 or one_node:
