@@ -190,6 +190,7 @@ void optimize_cell(Cell* cell) {
   sink_slices(cell);
   remove_dead_steps(cell);
   gather_concatenations(cell);
+  stack_linears(cell);
   fuse_elementwise(cell);
 }
 
@@ -228,7 +229,7 @@ std::string Cell::text(const std::vector<CellStep>& shown) const {
   };
   for (const CellStep& step : shown) {
     if (!step.is_fused()) {
-      out << "  " << name_of(step.result) << " = " << op_info(step.op).name;
+      out << "  " << name_of(step.result) << " = " << (step.stacked.empty() ? "" : "stacked ") << op_info(step.op).name;
       for (std::size_t k = 0; k < step.arguments.size(); ++k) out << (k ? ", " : " ") << name_of(step.arguments[k]);
       for (const double attribute : step.attributes) out << ' ' << attribute;
       out << "  (" << values[step.result].cols << " cols)\n";

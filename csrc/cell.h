@@ -43,6 +43,7 @@ struct CellStep {
   std::vector<int32_t> arguments;  // values; of a fused step its operands, the first registers
   std::vector<double> attributes;
   int32_t result = -1;              // value
+  std::vector<CellStep> stacked;    // linears of one input that this step does at once, in slices of its result
   std::vector<uint8_t> overwrites;  // an argument: its gradient is written, not added to
 
   // A fused step: elementwise operations on registers, and the registers that are stored.

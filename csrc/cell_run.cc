@@ -1,6 +1,7 @@
 #include "cell_run.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace lazynet {
 
@@ -66,12 +67,12 @@ bool CellRun::wants_gradient(int32_t value) const {
 // ---- steps
 
 // A kernel of the table sees the rows as one member.
-void CellRun::fill(Batch* batch, const CellStep& step, std::vector<Piece>* pieces, bool backward) {
+void CellRun::fill(Batch* batch, const CellStep& step, bool backward) {
   const OpInfo& op = op_info(step.op);
   const bool list = op.maximum_arguments < 0;
   const std::size_t count = step.arguments.size();
-  pieces->resize(count + 1);
-  Piece& result = (*pieces)[count];
+  pieces_.resize(count + 1);
+  Piece& result = pieces_[count];
   result = matrix(step.result);
   if (backward) result.grad = gradient(step.result);
   batch->op = step.op;
@@ -85,23 +86,87 @@ void CellRun::fill(Batch* batch, const CellStep& step, std::vector<Piece>* piece
   for (std::size_t k = 0; k < count; ++k) {
     const int32_t value = step.arguments[k];
     const bool parameter = cell_.values[value].kind == Kind::kParameter;
-    (*pieces)[k] = matrix(value);
-    if (!parameter) (*pieces)[k].grad = backward ? gradient(value) : nullptr;
+    pieces_[k] = matrix(value);
+    if (!parameter) pieces_[k].grad = backward ? gradient(value) : nullptr;
     if (list) continue;
     Operand& operand = batch->arguments[k];
-    operand.pieces = &(*pieces)[k];
+    operand.pieces = &pieces_[k];
     operand.count = 1;
-    operand.matrix = (*pieces)[k];
+    operand.matrix = pieces_[k];
     operand.wants_grad = backward && !parameter;
     operand.overwrite = step.overwrites.size() > k && step.overwrites[k];
     if (parameter) operand.identity = graph_.identity_of(use_.parameter_nodes[cell_.values[value].number]);
   }
   if (!list) return;
   begins_ = {0, static_cast<int32_t>(count)};
-  batch->arguments[0].pieces = pieces->data();
+  batch->arguments[0].pieces = pieces_.data();
   batch->arguments[0].count = static_cast<int64_t>(count);
   batch->arguments[0].begin = begins_.data();
   batch->arguments[0].wants_grad = backward;
+}
+
+// A copy of the weights (argument 1) or biases (2) of stacked linears, one beside another; without a value where there
+// is no memory for it.
+Piece CellRun::side_by_side(const CellStep& step, int argument, int64_t* identity) {
+  const CellStep& first = step.stacked[0];
+  const bool below = argument == 1 && first.attributes[0] != 0;  // weights kept as (out, in)
+  Piece whole = matrix(first.arguments[argument]);
+  (below ? whole.rows : whole.cols) = cell_.values[step.result].cols;
+  whole.ld = whole.cols;
+  // For later runs only where each of them is: the youngest of versions changes with any.
+  int64_t youngest = 0, node = 0;
+  for (const CellStep& part : step.stacked) {
+    const int64_t own = graph_.identity_of(use_.parameter_nodes[cell_.values[part.arguments[argument]].number]);
+    youngest = std::min(youngest, own);
+    node = std::max(node, own);
+  }
+  *identity = node > 0 ? node : youngest;
+  const WeightCache::Key key{*identity, nullptr, cell_.id, &step - cell_.steps.data(), argument, false};
+  whole.value = weights_->find(key);
+  if (whole.value) return whole;
+  auto* to = static_cast<char*>(weights_->add(key, static_cast<std::size_t>(whole.rows * whole.cols * size_)));
+  whole.value = to;
+  if (!to) return whole;
+  for (const CellStep& part : step.stacked) {
+    const Piece from = matrix(part.arguments[argument]);
+    for (int64_t row = 0; row < from.rows; ++row)
+      std::memcpy(to + row * whole.ld * size_, static_cast<const char*>(from.value) + row * from.ld * size_,
+                  static_cast<std::size_t>(from.cols * size_));
+    to += (below ? from.rows * whole.ld : from.cols) * size_;
+  }
+  return whole;
+}
+
+bool CellRun::fill_stacked(Batch* batch, const CellStep& step, bool backward) {
+  fill(batch, step.stacked[0], backward);
+  for (int k = 1; k < batch->argument_count; ++k) {
+    pieces_[k] = side_by_side(step, k, &batch->arguments[k].identity);
+    if (!pieces_[k].value) return false;
+    batch->arguments[k].matrix = pieces_[k];
+  }
+  batch->arguments[0].overwrite = backward && step.overwrites[0];
+  Piece& result = pieces_[batch->argument_count];
+  result = matrix(step.result);
+  if (backward) result.grad = gradient(step.result);
+  batch->result.matrix = result;
+  return true;
+}
+
+// The batch of a step; of stacked linears, where there is no memory to put their weights together, that of each.
+template <class Function>
+void CellRun::for_batches(const CellStep& step, bool backward, const Function& run) {
+  Batch batch{};
+  if (step.stacked.empty()) {
+    fill(&batch, step, backward);
+    return run(batch);
+  }
+  if (fill_stacked(&batch, step, backward)) return run(batch);
+  for (const CellStep& part : step.stacked) {
+    Batch single{};
+    fill(&single, part, backward);
+    single.arguments[0].overwrite = backward && step.overwrites[0] && &part == step.stacked.data();
+    run(single);
+  }
 }
 
 void CellRun::point_at_rows(const std::vector<Piece>& inputs, bool backward) {
@@ -191,15 +256,11 @@ void CellRun::forward(const std::vector<Piece>& inputs, char* kept) {
     const Piece to = matrix(value);
     backend.gather[dtype](inputs.data() + k * members, members, to.value, to.ld);
   }
-  std::vector<Piece> pieces;
   for (const CellStep& step : cell_.steps) {
-    if (step.is_fused()) {
+    if (step.is_fused())
       backend.fused_forward[dtype](fused(step, false));
-      continue;
-    }
-    Batch batch{};
-    fill(&batch, step, &pieces, false);
-    backend.kernels[dtype]->forward[step.op](batch);
+    else
+      for_batches(step, false, [&](const Batch& batch) { backend.kernels[dtype]->forward[step.op](batch); });
   }
 }
 
@@ -212,17 +273,17 @@ void CellRun::backward(const std::vector<Piece>& inputs, bool overlapping, char*
   for (std::size_t v = 0; v < cell_.values.size(); ++v)
     if (cell_.values[v].zero_first && cell_.values[v].grad_col >= 0)
       backend.zero(gradient(static_cast<int32_t>(v)), static_cast<std::size_t>(rows_ * cell_.values[v].cols * size_));
-  std::vector<Piece> pieces;
   for (auto step = cell_.steps.rbegin(); step != cell_.steps.rend(); ++step) {
     if (step->is_fused()) {
       backend.fused_backward[dtype](fused(*step, true));
       add_parameter_gradients(*step);
       continue;
     }
-    Batch batch{};
-    fill(&batch, *step, &pieces, true);
-    backend.kernels[dtype]->backward[step->op](batch);
+    for_batches(*step, true, [&](const Batch& batch) { backend.kernels[dtype]->backward[step->op](batch); });
+    // The gradients of linears' weights are made for all batches at once, see weight_gradients().
     if (step->op == kOp_linear || !op_info(step->op).has_shared) continue;
+    Batch batch{};
+    fill(&batch, *step, true);
     for (int k = 0; k < batch.argument_count; ++k)
       batch.arguments[k].wants_grad =
           op_info(step->op).arguments[k].role == Role::kShared && wants_gradient(step->arguments[k]);
@@ -248,15 +309,19 @@ void CellRun::add_parameter_gradients(const CellStep& step) {
 }
 
 void CellRun::weight_gradients() {
-  std::vector<Piece> pieces;
   for (const CellStep& step : cell_.steps) {
     if (step.is_fused() || step.op != kOp_linear) continue;
-    Batch batch{};
-    fill(&batch, step, &pieces, true);
-    batch.arguments[0].wants_grad = false;
-    for (int k = 1; k < batch.argument_count; ++k) batch.arguments[k].wants_grad = wants_gradient(step.arguments[k]);
-    cpu_backend().kernels[graph_.options.dtype]->shared[kOp_linear](batch);
+    if (step.stacked.empty()) add_weight_gradients(step);
+    for (const CellStep& part : step.stacked) add_weight_gradients(part);
   }
+}
+
+void CellRun::add_weight_gradients(const CellStep& linear) {
+  Batch batch{};
+  fill(&batch, linear, true);
+  batch.arguments[0].wants_grad = false;
+  for (int k = 1; k < batch.argument_count; ++k) batch.arguments[k].wants_grad = wants_gradient(linear.arguments[k]);
+  cpu_backend().kernels[graph_.options.dtype]->shared[kOp_linear](batch);
 }
 
 }  // namespace lazynet

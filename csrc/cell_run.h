@@ -28,10 +28,15 @@ class CellRun {
   void* gradient(int32_t value) const;
   int64_t gradient_ld(int32_t value) const;
   void point_at_rows(const std::vector<Piece>& inputs, bool backward);
-  void fill(Batch* batch, const CellStep& step, std::vector<Piece>* pieces, bool backward);
+  void fill(Batch* batch, const CellStep& step, bool backward);
+  bool fill_stacked(Batch* batch, const CellStep& step, bool backward);
+  Piece side_by_side(const CellStep& step, int argument, int64_t* identity);
+  template <class Function>
+  void for_batches(const CellStep& step, bool backward, const Function& run);
   Fused fused(const CellStep& step, bool backward);
   bool wants_gradient(int32_t value) const;
   void add_parameter_gradients(const CellStep& step);
+  void add_weight_gradients(const CellStep& linear);
 
   Graph& graph_;
   const Cell& cell_;
@@ -42,6 +47,7 @@ class CellRun {
   char* kept_ = nullptr;
   int64_t kept_rows_ = 0, kept_begin_ = 0;  // of the matrices in kept_, and this run's first in them
   char* passing_ = nullptr;
+  std::vector<Piece> pieces_;
   std::vector<FusedOperand> operands_;
   std::vector<FusedResult> results_;
   std::vector<int32_t> begins_;

@@ -317,3 +317,67 @@ def test_eager_incremental_and_anomaly():
     with ln.detect_anomaly(), pytest.raises(errors.NonFiniteError, match="cell"):
         graph = ln.Graph()
         root(graph.input([[-1.0]])).item()
+
+
+class Gates(ln.Module):
+    """Linears of one input, of several sizes, with and without bias and transposition, one weight in two of them."""
+
+    def __init__(self):
+        self.wide, self.small = ln.nn.Linear(4, 35, dtype="float64"), ln.nn.Linear(4, 3, dtype="float64")
+        self.shared = ln.Parameter((4, 3), ln.init.normal(), dtype="float64")
+        self.bias = ln.Parameter((3,), ln.init.normal(), dtype="float64")
+        self.frozen = ln.nn.Linear(4, 3, dtype="float64")
+
+    @ln.cell
+    def forward(self, x):
+        a, b, c = self.wide(x), self.small(x), self.frozen(x)
+        d, e = ln.linear(x, self.shared, self.bias), ln.linear(x, self.shared, self.small.bias)
+        return ln.tanh(a), b * ln.sigmoid(c) + d * e + ln.tanh(b)
+
+
+def test_linears_of_one_input_are_one_product(plain):
+    ln.seed(7)
+    model, rng = Gates(), np.random.default_rng(3)
+    for parameter in model.frozen.parameters():
+        parameter.trainable = False
+    rows = [rng.normal(size=(n, 4)) for n in (1, 3, 7, 2)]
+
+    def run(train=True):
+        graph = ln.Graph(dtype="float64", train=train)
+        inputs = [graph.input(row, requires_grad=True) for row in rows]
+        outputs = [model(x) for x in inputs]
+        loss = ln.sum([ln.sum(ln.sin(node), axis=None) for pair in outputs for node in pair])
+        if not train:
+            return [loss.value]
+        for parameter in model.parameters():
+            parameter.zero_grad()
+        graph.backward(loss)
+        gradients = [p.grad.copy() for p in model.parameters() if p.trainable]
+        return [loss.value, *(x.grad for x in inputs), *gradients]
+
+    for _ in range(2):
+        for a, b in zip(run(), plain(run), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+    text = model.forward.explain()
+    assert text.count("= stacked linear") == 2
+    for _ in range(3):  # copies kept for later runs follow each of the weights
+        np.testing.assert_allclose(run(train=False)[0], run()[0], rtol=1e-9)
+        model.small.weight.value[...] += 0.5
+        np.testing.assert_allclose(run(train=False)[0], run()[0], rtol=1e-9)
+
+
+def test_stacked_weights_change_between_runs_of_one_graph():
+    ln.seed(8)
+    model = Gates()
+    graph, row = ln.Graph(dtype="float64", train=False), np.ones((5, 4))
+    for step in range(6):
+        with graph:
+            outputs = [node.value for node in model(graph.input(row))]
+        before = ln.set_cells(False)
+        plain_graph = ln.Graph(dtype="float64", train=False)
+        expected = [node.value for node in model(plain_graph.input(row))]
+        ln.set_cells(before)
+        for a, b in zip(outputs, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
+        if step % 2:
+            [model.wide, model.small, model.frozen][step // 2].weight.value[...] *= -1.5

@@ -31,6 +31,10 @@ class Program {
     return graph_.add(op, arguments.data(), static_cast<int>(arguments.size()), attributes.data(),
                       static_cast<int>(attributes.size()), nullptr, 0);
   }
+  int64_t parameter(int64_t rows, int64_t cols) {
+    parameters_.push_back(create_parameter({rows, cols}, LN_FLOAT32, false, "weight"));
+    return -2 - int64_t{parameters_.back()->slot()};
+  }
   int64_t slice(int64_t node, int col, int cols) { return graph_.add_slice(node, 0, 1, col, cols); }
   std::shared_ptr<Cell> trace(const std::vector<int64_t>& outputs) {
     std::vector<int32_t> ids;
@@ -44,6 +48,7 @@ class Program {
     return graph_.add_input({1, 4}, zeros.data(), true);
   }
   Graph graph_;
+  std::vector<std::shared_ptr<Parameter>> parameters_;
 
  public:
   const int64_t a, b;
@@ -125,6 +130,33 @@ void test_gather_concatenations() {
   CHECK((ops_of(*doubled) == Names{"concat_cols"}));
 }
 
+void test_stack_linears() {
+  Program program;
+  const int64_t w = program.parameter(4, 3), v = program.parameter(4, 5), u = program.parameter(4, 5);
+  const int64_t left = program.apply(kOp_linear, {program.a, w}, {0.0});
+  const int64_t gate = program.apply(kOp_sigmoid, {left});
+  const int64_t right = program.apply(kOp_linear, {program.a, v}, {0.0});
+  const int64_t other = program.apply(kOp_linear, {program.b, u}, {0.0});
+  auto cell = program.trace({gate, program.apply(kOp_mul, {right, other})});
+  stack_linears(cell.get());
+  CHECK((ops_of(*cell) == Names{"linear", "sigmoid", "linear", "mul"}));
+  const CellStep& stack = cell->steps[0];
+  CHECK(stack.stacked.size() == 2 && stack.arguments.size() == 3 && cell->steps[2].stacked.empty());
+  CHECK(cell->values[stack.result].cols == 8);
+  const CellValue &first = cell->values[stack.stacked[0].result], &second = cell->values[stack.stacked[1].result];
+  CHECK(first.root == stack.result && first.col == 0 && second.root == stack.result && second.col == 3);
+
+  // With a bias and without, or of another slice: other products.
+  Program apart;
+  const int64_t weight = apart.parameter(4, 4), bias = apart.parameter(1, 4), half = apart.parameter(2, 4);
+  const int64_t x = apart.slice(apart.a, 0, 2), y = apart.slice(apart.a, 2, 2);
+  auto separate = apart.trace({apart.apply(kOp_linear, {apart.a, weight}, {0.0}),
+                               apart.apply(kOp_linear, {apart.a, weight, bias}, {0.0}),
+                               apart.apply(kOp_linear, {x, half}, {0.0}), apart.apply(kOp_linear, {y, half}, {0.0})});
+  stack_linears(separate.get());
+  CHECK(separate->steps.size() == 4);
+}
+
 void test_fuse_elementwise() {
   Program program;
   const int64_t gate = program.apply(kOp_sigmoid, {program.apply(kOp_add, {program.a, program.b})});
@@ -145,6 +177,7 @@ int main() {
   test_remove_dead_steps();
   test_sink_slices();
   test_gather_concatenations();
+  test_stack_linears();
   test_fuse_elementwise();
   std::printf("passes: %d checks passed\n", checks);
 }
