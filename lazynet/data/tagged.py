@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .. import errors
+from .text import read_lines
 
 __all__ = ["read_tagged"]
 
@@ -15,16 +16,12 @@ def read_tagged(path: str | Path) -> list[tuple[list[str], list[str]]]:
     Raises:
         DataError: The file is missing or malformed; names file and line.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf8").split("\n")
-    except OSError as error:
-        raise errors.DataError(f"tagged sentences: {path} cannot be read: {error.strerror}") from None
     sentences = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_lines(path), 1):
         pairs = [item.rsplit("|", 1) for item in line.split()]
         for pair in pairs:
-            if len(pair) != 2:
-                raise errors.DataError(f"{path}, line {number}: {pair[0]!r} has no tag; word|tag is required")
+            if len(pair) != 2 or not all(pair):
+                raise errors.DataError(f"{path}, line {number}: {'|'.join(pair)!r} is given; word|tag is required")
         if pairs:
             sentences.append(([word for word, _ in pairs], [tag for _, tag in pairs]))
     return sentences

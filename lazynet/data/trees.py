@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import errors
+from .text import read_lines
 
 __all__ = ["Tree", "format_tree", "parse_tree", "read_trees"]
 
@@ -105,12 +106,8 @@ def read_trees(path: str | Path) -> list[Tree]:
     Raises:
         DataError: The file is missing or malformed; names file and line.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf8").split("\n")
-    except OSError as error:
-        raise errors.DataError(f"trees: {path} cannot be read: {error.strerror}") from None
     trees = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_lines(path), 1):
         if line.strip():
             try:
                 trees.append(parse_tree(line))
