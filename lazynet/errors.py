@@ -59,7 +59,7 @@ class StateDictError(LazyNetError, ValueError):
 
 
 class DataError(LazyNetError, ValueError):
-    """A data file is missing or malformed; names file and line."""
+    """A data file is missing or malformed, or a token is not in the vocabulary; names file and line, or the token."""
 
 
 BY_STATUS: dict[int, type[LazyNetError]] = {
