@@ -198,9 +198,13 @@ class Backward {
     if (planned.op == kOp_cell) return run_cells(plan, planned);
     for_active_runs(plan, planned, [&](const int32_t* members, int64_t count) {
       const bool whole = count == planned.end - planned.begin;
-      run_kernel(whole ? builder_.build(plan, planned, Phase::kBackward)
-                       : builder_.build(members, count, planned.signature, Phase::kBackward),
-                 members, count, planned.op, Phase::kBackward);
+      const Batch* batch = whole ? &builder_.build(plan, planned, Phase::kBackward)
+                                 : &builder_.build(members, count, planned.signature, Phase::kBackward);
+      if (!whole && op_info(planned.op).early) {
+        const int64_t row = row_of(planned, plan.schedule.order.data() + planned.begin, members);
+        batch = &builder_.point_at_early(plan.buffers[planned.buffer], row, false);
+      }
+      run_kernel(*batch, members, count, planned.op, Phase::kBackward);
     });
   }
 
@@ -257,7 +261,10 @@ class Backward {
       if (end > i) {
         const int32_t* members = shared_members_.data() + i;
         const auto count = static_cast<int64_t>(end - i);
-        run_kernel(builder_.build(members, count, signature, Phase::kShared), members, count, op, Phase::kShared);
+        const Batch* batch = &builder_.build(members, count, signature, Phase::kShared);
+        if (op_info(op).early)
+          batch = &builder_.point_at_early(plan.buffers[head.buffer], 0, end - i == shared_members_.size());
+        run_kernel(*batch, members, count, op, Phase::kShared);
       }
       i = end + 1;
     }

@@ -64,7 +64,10 @@ const Batch& BatchBuilder::build(const Plan& plan, const BatchPlan& planned, Pha
   const int32_t* members = plan.schedule.order.data() + planned.begin;
   const int64_t count = planned.end - planned.begin;
   const bool runs = planned.run_end > planned.run_begin;
-  if (!matrices_suffice(plan, planned, phase)) return build(members, count, planned.signature, phase);
+  if (!matrices_suffice(plan, planned, phase)) {
+    build(members, count, planned.signature, phase);
+    return op_->early ? point_at_early(plan.buffers[planned.buffer], planned.row_begin, true) : batch_;
+  }
   start(planned.signature, count, nodes_[members[0]]);
   if (runs)
     build_runs(plan, planned, phase);
@@ -213,6 +216,25 @@ const Batch& BatchBuilder::build(const int32_t* members, int64_t count, int32_t 
   const bool overlapping = phase == Phase::kBackward && overlap_.finish();
   for (int k = 0; k < batch_.argument_count; ++k) batch_.arguments[k].overlapping |= overlapping;
   build_payload();
+  if (op_->scratch_rule) take_working_memory();
+  return batch_;
+}
+
+void BatchBuilder::take_working_memory() {
+  const int64_t elements = working_elements(nodes_, graph_.signatures, members_, batch_.members);
+  batch_.scratch = scratch.take(static_cast<std::size_t>(elements * size_));
+}
+
+const Batch& BatchBuilder::point_at_early(const BufferPlan& buffer, int64_t row, bool all) {
+  const NodeRecord& first = nodes_[members_[0]];
+  const int32_t* ids = nodes_.arguments_of(first);
+  if (buffer.kept) batch_.kept = buffer.kept + row * nodes_[ids[0]].cols * size_;
+  char* next = all ? buffer.early : nullptr;
+  for (int32_t k = 1; next && k < first.argument_count; ++k) {
+    if (!nodes_[ids[k]].has(kRequiresGrad)) continue;
+    batch_.early[k] = next;
+    next += (nodes_[ids[k]].elements() * size_ + kAlignment - 1) / kAlignment * kAlignment;
+  }
   return batch_;
 }
 

@@ -68,6 +68,9 @@ class BatchBuilder {
   const Batch& build(const Plan& plan, const BatchPlan& planned, Phase phase);
   // Any members of one signature.
   const Batch& build(const int32_t* members, int64_t count, int32_t signature, Phase phase);
+  // Of the batch just built, an early operator's: where its early gradients are. `row`: the first member's, among those
+  // of the signature; `all`: the batch holds all members of the signature, or is a forward one.
+  const Batch& point_at_early(const BufferPlan& buffer, int64_t row, bool all);
   // Of a plan all batches of a signature that has shared arguments, as build(..., kShared) of their members; null
   // where the rows do not make one matrix.
   const Batch* build_shared(const Plan& plan, const std::vector<int32_t>& batches);
@@ -97,6 +100,7 @@ class BatchBuilder {
   char* grad_of(int32_t id, int64_t* sinks);
   bool any_requires_grad(int k, bool list) const;
   void build_payload();
+  void take_working_memory();
 
   Graph& graph_;
   const NodeStore& nodes_;

@@ -1,6 +1,7 @@
 #include "cell.h"
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <sstream>
 #include <unordered_map>
@@ -148,8 +149,10 @@ class Tracer {
       case kOp_sparsemax:
       case kOp_sum_nodes:
       case kOp_layer_norm:
+      case kOp_rms_norm:
         return true;
       case kOp_softmax:
+        return step.attributes[0] == 1 && std::isinf(step.attributes[1]) && std::isinf(step.attributes[2]);
       case kOp_log_softmax:
       case kOp_logsumexp:
       case kOp_reduce_sum:

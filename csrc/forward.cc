@@ -4,6 +4,7 @@
 #include "batch_builder.h"
 #include "cell.h"
 #include "cell_run.h"
+#include "error.h"
 #include "executor.h"
 #include "measure.h"
 
@@ -20,7 +21,8 @@ class ForwardGuard {
     for (BufferPlan& buffer : plan_.buffers) {
       if (buffer.value) graph_.pool.deallocate(buffer.value);
       if (buffer.kept) graph_.pool.deallocate(buffer.kept);
-      buffer.value = buffer.kept = nullptr;
+      if (buffer.early) graph_.pool.deallocate(buffer.early);
+      buffer.value = buffer.kept = buffer.early = nullptr;
     }
     for (int32_t id : plan_.schedule.order) graph_.nodes[id].flags &= static_cast<uint16_t>(~kComputed);
   }
@@ -40,7 +42,11 @@ class ForwardGuard {
 void place_buffer(Graph& graph, Plan& plan, BufferPlan& buffer) {
   if (!buffer.value) buffer.value = static_cast<char*>(graph.allocate(buffer.bytes, "values", &plan));
   if (!buffer.kept && buffer.kept_bytes)
-    buffer.kept = static_cast<char*>(graph.allocate(buffer.kept_bytes, "values inside cells", &plan));
+    buffer.kept = static_cast<char*>(graph.allocate(buffer.kept_bytes, "values kept for backward", &plan));
+  if (!buffer.early && buffer.early_bytes) {
+    buffer.early = static_cast<char*>(graph.allocate(buffer.early_bytes, "gradients made by forward", &plan));
+    cpu_backend().zero(buffer.early, buffer.early_bytes);
+  }
 }
 
 void place_members(Graph& graph, const Plan& plan, const BatchPlan& batch) {
@@ -100,6 +106,11 @@ void run_cell(Graph& graph, const Plan& plan, const BatchPlan& planned, BatchBui
       .forward(inputs, kept);
 }
 
+[[noreturn]] void report(const Graph& graph, int32_t id, const Fault& fault) {
+  fail(LN_INDEX_ERROR, op_info(graph.nodes[id].op).name, ": id ", fault.id, " is read by node ", graph.describe(id),
+       "; whole numbers of at least 0 and less than ", fault.limit, " are required");
+}
+
 }  // namespace
 
 void run_forward(Graph& graph, Plan& plan) {
@@ -124,9 +135,14 @@ void run_forward(Graph& graph, Plan& plan) {
     if (planned.op == kOp_cell) {
       run_cell(graph, plan, planned, builder);
     } else {
-      const Batch& batch = builder.build(plan, planned, Phase::kForward);
-      Measure measure(graph, planned.op, true, count);
-      kernels.forward[planned.op](batch);
+      Batch batch = builder.build(plan, planned, Phase::kForward);
+      Fault fault;
+      batch.fault = &fault;
+      {
+        Measure measure(graph, planned.op, true, count);
+        kernels.forward[planned.op](batch);
+      }
+      if (fault.member >= 0) report(graph, members[fault.member], fault);
     }
     if (graph.profiling) {
       graph.counters.profile[planned.op].gather_seconds += builder.gather_seconds;

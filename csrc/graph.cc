@@ -43,6 +43,7 @@ void Graph::clear() {
       if (buffer.grad) pool.deallocate(buffer.grad);
       if (buffer.kept) pool.deallocate(buffer.kept);
       if (buffer.kept_grad) pool.deallocate(buffer.kept_grad);
+      if (buffer.early) pool.deallocate(buffer.early);
     }
   for (void* gradient : input_gradients) pool.deallocate(gradient);
   for (void* block : input_blocks_) pool.deallocate(block);
@@ -126,7 +127,7 @@ int32_t Graph::append(const OpInfo& op, const int32_t* ids, int count, Shape sha
   node.signature =
       op.kind == OpKind::kKernel ? signatures.intern(op, ids, shapes_.data(), count, shape, attributes) : -1;
   for (int i = 0; i < count; ++i) {
-    node.flags |= nodes[ids[i]].flags & kRequiresGrad;
+    if (op.differentiable) node.flags |= nodes[ids[i]].flags & kRequiresGrad;
     if (releases() && op.kind == OpKind::kKernel) ++readers[nodes[ids[i]].root];
   }
   nodes.arguments.insert(nodes.arguments.end(), ids, ids + count);
@@ -180,12 +181,12 @@ int32_t Graph::append_op(int op_id, const int64_t* handles, int count, const dou
   resolve_arguments(handles, count);
   const Shape shape =
       op.shape_rule({op.name, shapes_.data(), count, attributes, attribute_count, payload, payload_count});
-  if (op_id != kOp_lookup)
+  if (op_id != kOp_lookup && op_id != kOp_lookup_ids)
     for (int i = 0; i < count; ++i)
       if (nodes[ids_[i]].has(kSparseTable))
         fail(LN_TYPE_ERROR, op.name, ": argument ", i,
              " is a sparse table, whose gradient only lookup can give; create it with sparse=False");
-  if (op_id == kOp_dropout) {
+  if (op.rate >= 0 && attributes[op.rate] > 0) {
     const uint64_t key = mix(seed_ + 0x9e3779b97f4a7c15u * static_cast<uint64_t>(++random_nodes_));
     const int64_t halves[2] = {static_cast<int64_t>(key & 0xffffffff), static_cast<int64_t>(key >> 32)};
     return append(op, ids_.data(), count, shape, attributes, halves, 2);

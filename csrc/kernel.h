@@ -82,6 +82,13 @@ struct Operand {
 
 class WeightCache;
 
+// What a kernel finds wrong with numbers that are known only as it runs: the executor turns it into an exception.
+struct Fault {
+  int64_t member = -1;  // none
+  double id = 0;        // that it holds ...
+  int64_t limit = 0;    // ... and that must be less than this, and at least 0
+};
+
 struct Batch {
   int op;
   int64_t members;
@@ -97,6 +104,13 @@ struct Batch {
   // How an argument of a flat operator is spread over the result, an argument each.
   const uint8_t* broadcast;        // see Broadcast
   WeightCache* weights = nullptr;  // copies of shared arguments that are kept for the length of a run
+  void* scratch = nullptr;         // working memory, as the operator's rule asks for
+  Fault* fault = nullptr;          // forward only
+  // Early operators (ops.def). Forward writes x's gradient to `kept`, a row for each of x's, and adds those of shared
+  // arguments to `early`, both for a gradient of 1 of every row of the result; null where nobody will want them.
+  // Backward finds them there, `early` in the shared pass and only if it holds the sum over this batch's members.
+  void* kept = nullptr;
+  void* early[4] = {};
   // Row-sparse gradient of a shared table (lookup_shared only): returns the address of the gradient of
   // row `row`, zero when first touched.
   void* (*sparse_row)(void* table, int64_t row) = nullptr;

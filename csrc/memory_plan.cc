@@ -115,7 +115,7 @@ class Planner {
     plan_.batches.reserve(batches);
     for (int32_t b = 0; b < batches; ++b) add_batch(plan_.schedule.batch_begin[b], plan_.schedule.batch_begin[b + 1]);
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
-      plan_.value_bytes += plan_.buffers[i].bytes + plan_.buffers[i].kept_bytes;
+      plan_.value_bytes += plan_.buffers[i].bytes + plan_.buffers[i].kept_bytes + plan_.buffers[i].early_bytes;
       if (keep_ || stays_[i] || unread_[i] > 0) plan_.buffers[i].last_batch = -1;
     }
     for (int64_t bytes : shared_bytes_) plan_.shared_scratch_bytes = std::max(plan_.shared_scratch_bytes, bytes);
@@ -138,6 +138,7 @@ class Planner {
     batch.operand_end = static_cast<int32_t>(plan_.operands.size());
     batch.run_end = static_cast<int32_t>(plan_.runs.size());
     if (batch.op == kOp_cell) plan_cell(&batch);
+    if (op_info(batch.op).early) plan_early(&batch);
     place_members(&batch);
     plan_.batches.push_back(batch);
   }
@@ -157,12 +158,30 @@ class Planner {
     return known;
   }
 
-  void plan_cell(BatchPlan* batch) {
-    const Cell& cell = *find_cell(static_cast<int32_t>(signatures_.attributes(batch->signature)[0]));
+  void count_rows(BatchPlan* batch) {
     BufferPlan& buffer = plan_.buffers[batch->buffer];
     batch->row_begin = buffer.rows;
     for (int32_t i = batch->begin; i < batch->end; ++i) buffer.rows += nodes_[plan_.schedule.order[i]].rows;
     batch->row_end = buffer.rows;
+  }
+
+  void plan_early(BatchPlan* batch) {
+    count_rows(batch);
+    if (!keep_) return;
+    BufferPlan& buffer = plan_.buffers[batch->buffer];
+    const NodeRecord& first = nodes_[plan_.schedule.order[batch->begin]];
+    const int32_t* ids = nodes_.arguments_of(first);
+    if (plan_.operands[batch->operand_begin].gradients != Wish::kNone || buffer.kept_bytes)
+      buffer.kept_bytes = buffer.rows * nodes_[ids[0]].cols * element_size_;
+    buffer.early_bytes = 0;
+    for (int32_t k = 1; k < first.argument_count; ++k)
+      if (nodes_[ids[k]].has(kRequiresGrad)) buffer.early_bytes += aligned(nodes_[ids[k]].elements() * element_size_);
+  }
+
+  void plan_cell(BatchPlan* batch) {
+    const Cell& cell = *find_cell(static_cast<int32_t>(signatures_.attributes(batch->signature)[0]));
+    BufferPlan& buffer = plan_.buffers[batch->buffer];
+    count_rows(batch);
     // Without backward what is kept lives as long as the batch.
     const int64_t scratch_cols = keep_ ? cell.passing_grad_cols : cell.kept_cols;
     plan_.scratch_bytes =
@@ -266,8 +285,14 @@ class Planner {
       plan_.read_bytes += operand.bytes;
       plan_.operands.push_back(operand);
     }
-    plan_.scratch_bytes = std::max(plan_.scratch_bytes, scratch);
+    const int64_t working =
+        aligned(working_elements(nodes_, signatures_, batch_members(*batch), batch_size(*batch)) * element_size_);
+    if (keep_) shared_bytes_[batch->signature] += working;
+    plan_.scratch_bytes = std::max(plan_.scratch_bytes, scratch + working);
   }
+
+  const int32_t* batch_members(const BatchPlan& batch) const { return plan_.schedule.order.data() + batch.begin; }
+  static int64_t batch_size(const BatchPlan& batch) { return batch.end - batch.begin; }
 
   // What all members' arguments at one position have in common.
   struct ArgumentScan {
@@ -317,6 +342,18 @@ class Planner {
 };
 
 }  // namespace
+
+int64_t working_elements(const NodeStore& nodes, const SignatureTable& signatures, const int32_t* members,
+                         int64_t count) {
+  const NodeRecord& first = nodes[members[0]];
+  const OpInfo& op = op_info(first.op);
+  if (!op.scratch_rule) return 0;
+  Shape shapes[4];
+  for (int32_t k = 0; k < first.argument_count; ++k) shapes[k] = nodes[nodes.arguments_of(first)[k]].shape();
+  int64_t rows = 0;
+  for (int64_t i = 0; i < count; ++i) rows += nodes[nodes.arguments_of(nodes[members[i]])[0]].rows;
+  return op.scratch_rule({count, rows, shapes, signatures.attributes(first.signature)});
+}
 
 Plan plan_memory(NodeStore& nodes, const SignatureTable& signatures, Schedule schedule, std::size_t element_size,
                  const std::vector<int32_t>& readers) {

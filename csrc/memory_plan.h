@@ -59,7 +59,7 @@ struct BatchPlan {
   int32_t buffer;         // in Plan::buffers
   int64_t offset, bytes;  // of the batch's values in the buffer
   int32_t operand_begin, operand_end;
-  int64_t row_begin, row_end;  // of a cell: its members' rows among those of the signature
+  int64_t row_begin, row_end;  // of cells and early operators: the members' rows among those of the signature
   int32_t run_begin, run_end;  // in Plan::runs; none: the kernel reads the members piece by piece
 };
 
@@ -71,11 +71,12 @@ struct BufferPlan {
   int32_t last_batch = -1;  // -1: stays until the graph is cleared
   char* value = nullptr;    // once placed
   char* grad = nullptr;     // during and after backward
-  // Of cells:
+  // Of cells and early operators:
   int64_t rows = 0;
-  int64_t kept_bytes = 0, kept_grad_bytes = 0;
-  char* kept = nullptr;       // values inside the cells that backward reads
+  int64_t kept_bytes = 0, kept_grad_bytes = 0, early_bytes = 0;
+  char* kept = nullptr;       // values inside the cells that backward reads; Batch::kept
   char* kept_grad = nullptr;  // gradients that weights' gradients are made from
+  char* early = nullptr;      // Batch::early, one behind another
 };
 
 // Before there is memory a value has a place: an imagined address, which no real one equals and which is adjacent
@@ -121,6 +122,10 @@ struct Plan {
     return buffers[place.buffer()].grad + place.offset();
   }
 };
+
+// Elements of working memory that the kernels of these members, of one signature, need.
+int64_t working_elements(const NodeStore& nodes, const SignatureTable& signatures, const int32_t* members,
+                         int64_t count);
 
 // Sets the members' places in `nodes`. `readers[id]`: how many uncomputed nodes read the node, so that buffers
 // end with their last reader; empty: all values stay, for gradients.

@@ -9,6 +9,9 @@ from .graph import Graph
 from .init import seed
 from .module import Module
 from .node import Node
+from .nodes.attention import *
+from .nodes.convolution import *
+from .nodes.crf import *
 from .nodes.dropout import *
 from .nodes.elementwise import *
 from .nodes.embedding import *
@@ -16,6 +19,7 @@ from .nodes.linear import *
 from .nodes.loss import *
 from .nodes.normalization import *
 from .nodes.reduce import *
+from .nodes.search import *
 from .nodes.shape import *
 from .nodes.softmax import *
 from .parameter import Parameter, SparseRows

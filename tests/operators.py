@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -92,8 +93,12 @@ def layer_norm(x: Array, w: Any = 1.0, b: Any = 0.0) -> Array:
     return (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5) * w + b
 
 
+def targets_of(x: ln.Node | Array, classes: int) -> list[int]:
+    return [(3 * i + 1) % classes for i in range(x.shape[0])]
+
+
 def targets(x: ln.Node | Array) -> list[int]:
-    return [(3 * i + 1) % x.shape[1] for i in range(x.shape[0])]
+    return targets_of(x, x.shape[1])
 
 
 def cross_entropy(x: Array, smoothing: float = 0.0, ignore: int | None = None) -> Array:
@@ -101,6 +106,77 @@ def cross_entropy(x: Array, smoothing: float = 0.0, ignore: int | None = None) -
     chosen = -p[np.arange(len(x)), targets(x)]
     loss = (1 - smoothing) * chosen - smoothing * p.mean(1)
     return np.where(np.array(targets(x)) == ignore, 0, loss).reshape(-1, 1)
+
+
+def rms_norm(x: Array, w: Any = 1.0) -> Array:
+    return x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-6) * w
+
+
+def visible(queries: int, keys: int, before: float, after: float) -> Array:
+    """Which keys a query sees; the last query has the position of the last key."""
+    distance = np.arange(keys)[None] - (np.arange(queries)[:, None] + keys - queries)
+    return (-before <= distance) & (distance <= after)
+
+
+def masked_softmax(x: Array, seen: Array) -> Array:
+    if x.size == 0:
+        return x
+    e = np.where(seen, np.exp(x - x.max(1, keepdims=True)), 0)
+    total = e.sum(1, keepdims=True)
+    return np.where(total > 0, e / np.where(total > 0, total, 1), 0)
+
+
+def attention(
+    q: Array, k: Array, v: Array, bias: Any = None, heads: int = 1, scale: Any = None, before: float = math.inf,
+    after: float = math.inf,
+) -> Array:  # fmt: skip
+    n, m = len(q), len(k)
+    d, e = q.shape[1] // heads, v.shape[1] // heads
+    out = []
+    for h in range(heads):
+        scores = q[:, h * d : h * d + d] @ k[:, h * d : h * d + d].T * (1 / math.sqrt(d) if scale is None else scale)
+        if bias is not None:
+            scores = scores + (bias if len(bias) == n else bias[h * n : h * n + n])
+        out.append(masked_softmax(scores, visible(n, m, before, after)) @ v[:, h * e : h * e + e])
+    return np.concatenate(out, 1)
+
+
+def rotary(x: Array, heads: int, start: int, interleaved: bool) -> Array:
+    n, d = len(x), x.shape[1] // heads
+    angle = (start + np.arange(n))[:, None] * 10000.0 ** (-2 * np.arange(d // 2) / d)[None]
+    y = x.reshape(n, heads, d // 2, 2) if interleaved else x.reshape(n, heads, 2, d // 2).swapaxes(2, 3)
+    c, s = np.cos(angle)[:, None], np.sin(angle)[:, None]
+    a, b = y[..., 0], y[..., 1]
+    y = np.stack([a * c - b * s, a * s + b * c], -1)
+    return (y if interleaved else y.swapaxes(2, 3)).reshape(n, heads * d)
+
+
+def unfold(x: Array, width: int, stride: int = 1, padding: int = 0, dilation: int = 1) -> Array:
+    padded = np.pad(x, ((padding, padding), (0, 0)))
+    reach = dilation * (width - 1) + 1
+    starts = range(0, len(padded) - reach + 1, stride)
+    places = [padded[i : i + reach : dilation].T.reshape(1, -1) for i in starts]
+    return np.concatenate(places) if places else np.zeros((0, width * x.shape[1]))
+
+
+def paths(emissions: Array, transitions: Array, start: Array, end: Array) -> dict[tuple[int, ...], float]:
+    """The score of every tag sequence."""
+    length, tags = emissions.shape
+    scores = {}
+    for path in itertools.product(range(tags), repeat=length):
+        score = sum(emissions[t, tag] for t, tag in enumerate(path))
+        score += sum(transitions[a, b] for a, b in itertools.pairwise(path))
+        scores[path] = score + (start[0, path[0]] + end[0, path[-1]] if path else 0)
+    return scores
+
+
+def crf_log_partition(*arguments: Array) -> Array:
+    return np.log(np.sum(np.exp(list(paths(*arguments).values())))).reshape(1, 1)
+
+
+def crf_best_path(*arguments: Array) -> Array:
+    scores = paths(*arguments)
+    return np.array(max(scores, key=scores.__getitem__), float).reshape(-1, 1)
 
 
 def unary(name: str, reference: Callable[[Array], Array], draw: Any = None, ops: Any = None, build: Any = None) -> Case:
@@ -193,6 +269,32 @@ CASES = [
     ),
     Case("lookup_one", ("lookup",), lambda g, t: ln.lookup(g, t, 2), lambda t: t[[2]], [((5, 4),)], shared=(0,)),
     Case("constant", ("constant",), lambda g, x: x * g.constant(2.5, 1, 4), lambda x: x * 2.5, [((1, 4),), ((3, 4),)]),
+    Case(
+        "take_rows", ("take_rows",), lambda g, x: ln.take_rows(x, [2, 0, 2]), lambda x: x[[2, 0, 2]],
+        [((3, 4),), ((5, 2),)],
+    ),
+    Case("reverse", ("take_rows",), lambda g, x: ln.reverse(x), lambda x: x[::-1], ONE),
+    Case(
+        "take_cols", ("take_cols",), lambda g, x: ln.take_cols(x, g.input(np.array([[2, 0, 2]] * x.rows).reshape(-1, 3))),
+        lambda x: x[:, [2, 0, 2]], [((3, 4),), ((1, 3),), ((0, 3),)],
+    ),
+    Case(
+        "top_k", ("top_ids", "take_cols"), lambda g, x: ln.top_k(x, 2)[0], lambda x: -np.sort(-x, 1)[:, :2],
+        [((3, 4),), ((1, 2),), ((0, 3),), ((2, 70),)], draw=distinct,
+    ),
+    Case(
+        "argmax", ("top_ids",), lambda g, x: ln.argmax(x), lambda x: x.argmax(1).reshape(-1, 1).astype(float),
+        [((3, 4),), ((1, 2),), ((2, 70),)], draw=distinct, gradient=False,
+    ),
+    Case(
+        "lookup_node", ("lookup_ids",), lambda g, t: ln.lookup_node(t, g.input([[3.0, 0.0], [3.0, 1.0]])),
+        lambda t: t[[3, 0, 3, 1]], [((5, 4),)], shared=(0,),
+    ),
+    Case("unfold", ("unfold_rows",), lambda g, x: ln.unfold(x, 2), lambda x: unfold(x, 2), ONE),
+    Case(
+        "unfold_sparse", ("unfold_rows",), lambda g, x: ln.unfold(x, 3, stride=2, padding=2, dilation=2),
+        lambda x: unfold(x, 3, 2, 2, 2), [((1, 4),), ((6, 2),), ((9, 1),), ((0, 3),)],
+    ),
     Case("copy", ("copy",), lambda g, x: ln.copy(x), lambda x: x, ONE),
     Case("transpose", ("transpose",), lambda g, x: x.T, lambda x: x.T, ONE),
     Case("transpose_function", ("transpose",), lambda g, x: ln.transpose(x), lambda x: x.T, ONE),
@@ -231,6 +333,14 @@ CASES = [
     ],
     Case("softmax", ("softmax",), lambda g, x: ln.softmax(x), softmax, ONE),
     Case("softmax_rows", ("softmax",), lambda g, x: ln.softmax(x, 0), lambda x: softmax(x, 0), ONE[:3]),
+    Case(
+        "softmax_causal", ("softmax",), lambda g, x: ln.softmax(x, causal=True),
+        lambda x: masked_softmax(x, visible(*x.shape, math.inf, 0)), [((4, 4),), ((2, 5),), ((5, 2),), ((0, 3),)],
+    ),
+    Case(
+        "softmax_window", ("softmax",), lambda g, x: ln.softmax(x, window=(1, 2)),
+        lambda x: masked_softmax(x, visible(*x.shape, 1, 2)), [((4, 4),), ((2, 6),), ((9, 2),)],
+    ),
     Case("log_softmax", ("log_softmax",), lambda g, x: ln.log_softmax(x), lambda x: np.log(softmax(x)), ONE),
     Case("log_softmax_rows", ("log_softmax",), lambda g, x: ln.log_softmax(x, 0), lambda x: np.log(softmax(x, 0)), ONE[:3]),
     *[
@@ -242,6 +352,67 @@ CASES = [
     Case(
         "layer_norm", ("layer_norm",), lambda g, x, w, b: ln.layer_norm(x, w, b), layer_norm,
         [((1, 5), (1, 5), (1, 5)), ((3, 5), (1, 5), (1, 5))], shared=(1, 2),
+    ),
+    Case("rms_norm_plain", ("rms_norm",), lambda g, x: ln.rms_norm(x), rms_norm, [((1, 4),), ((3, 5),)]),
+    Case(
+        "rms_norm", ("rms_norm",), lambda g, x, w: ln.rms_norm(x, w), rms_norm,
+        [((1, 5), (1, 5)), ((3, 5), (1, 5))], shared=(1,),
+    ),
+    Case(
+        "attention", ("attention",), lambda g, q, k, v: ln.attention(q, k, v), attention,
+        [((3, 4), (5, 4), (5, 6)), ((1, 2), (1, 2), (1, 2)), ((2, 3), (0, 3), (0, 2)), ((0, 3), (2, 3), (2, 2)),
+         ((35, 2), (3, 2), (3, 1))],
+    ),
+    Case(
+        "attention_heads", ("attention",), lambda g, q, k, v: ln.attention(q, k, v, 2, scale=0.7),
+        lambda q, k, v: attention(q, k, v, heads=2, scale=0.7),
+        [((3, 4), (5, 4), (5, 6)), ((1, 2), (4, 2), (4, 2)), ((2, 2), (131, 2), (131, 2))],
+    ),
+    Case(
+        "attention_causal", ("attention",), lambda g, q, k, v: ln.attention(q, k, v, causal=True),
+        lambda q, k, v: attention(q, k, v, after=0),
+        [((4, 4), (4, 4), (4, 2)), ((2, 2), (5, 2), (5, 2)), ((5, 3), (2, 3), (2, 1)), ((34, 1), (34, 1), (34, 1))],
+    ),
+    Case(
+        "attention_window", ("attention",), lambda g, q, k, v: ln.attention(q, k, v, 2, window=(2, 1)),
+        lambda q, k, v: attention(q, k, v, heads=2, before=2, after=1),
+        [((4, 4), (4, 4), (4, 2)), ((2, 2), (6, 2), (6, 2)), ((7, 2), (2, 2), (2, 2)), ((34, 2), (140, 2), (140, 2))],
+    ),
+    Case(
+        "attention_bias", ("attention",), lambda g, q, k, v, b: ln.attention(q, k, v, 2, bias=b),
+        lambda q, k, v, b: attention(q, k, v, b, heads=2),
+        [((3, 4), (5, 4), (5, 2), (3, 5)), ((2, 2), (3, 2), (3, 2), (4, 3))],
+    ),
+    Case(
+        "rotary", ("rotary",), lambda g, x: ln.rotary(x, 2, start=3), lambda x: rotary(x, 2, 3, False),
+        [((3, 8),), ((1, 4),), ((0, 4),)],
+    ),
+    Case(
+        "rotary_interleaved", ("rotary",), lambda g, x: ln.rotary(x, interleaved=True),
+        lambda x: rotary(x, 1, 0, True), [((3, 8),), ((5, 2),)],
+    ),
+    Case(
+        "crf_log_partition", ("crf_log_partition",), lambda g, *x: ln.crf_log_partition(*x), crf_log_partition,
+        [((3, 3), (3, 3), (1, 3), (1, 3)), ((1, 3),) + ((3, 3), (1, 3), (1, 3)), ((5, 3),) + ((3, 3), (1, 3), (1, 3)),
+         ((0, 3),) + ((3, 3), (1, 3), (1, 3))], shared=(1, 2, 3),
+    ),
+    Case(
+        "crf_best_path", ("crf_best_path",), lambda g, *x: ln.crf_best_path(*x), crf_best_path,
+        [((3, 3), (3, 3), (1, 3), (1, 3)), ((1, 3),) + ((3, 3), (1, 3), (1, 3)), ((5, 3),) + ((3, 3), (1, 3), (1, 3)),
+         ((0, 3),) + ((3, 3), (1, 3), (1, 3))], shared=(1, 2, 3), gradient=False,
+    ),
+    Case(
+        "linear_cross_entropy", ("linear_cross_entropy",),
+        lambda g, x, w, b: ln.linear_cross_entropy(x, w, targets_of(x, 6), b, reduction="none"),
+        lambda x, w, b: cross_entropy(x @ w + b), [((3, 4), (4, 6), (1, 6)), ((1, 4), (4, 6), (1, 6)),
+         ((0, 4), (4, 6), (1, 6)), ((130, 4), (4, 6), (1, 6))], shared=(1, 2),
+    ),
+    Case(
+        "linear_cross_entropy_transposed", ("linear_cross_entropy",),
+        lambda g, x, w: ln.linear_cross_entropy(
+            x, w, targets_of(x, 6), transpose=True, reduction="sum", ignore_index=1, label_smoothing=0.1),
+        lambda x, w: cross_entropy(x @ w.T, 0.1, 1).sum().reshape(1, 1),
+        [((3, 4), (6, 4)), ((1, 4), (6, 4)), ((5, 4), (6, 4))], shared=(1,),
     ),
     Case(
         "cross_entropy", ("cross_entropy",), lambda g, x: ln.cross_entropy(x, targets(x), reduction="none"),

@@ -181,6 +181,7 @@ def test_rows_functions_and_references_agree():
     assert all(getattr(ln, name).__doc__ for name in public)
     assert {op.family for op in opdef.OPS.values() if op.kind == "kernel"} <= {
         "elementwise", "linear", "embedding", "shape", "reduce", "softmax", "dropout", "normalization", "loss", "cell",
+        "attention", "convolution", "crf", "search",
     }  # fmt: skip
 
 

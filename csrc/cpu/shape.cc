@@ -1,4 +1,5 @@
 // Constants and rearrangements of elements.
+#include "ids.h"
 #include "loops.h"
 
 namespace lazynet::cpu::LN_UNIT {
@@ -100,6 +101,48 @@ void copy_backward(const Batch& batch) {
   });
 }
 LN_INSTANTIATE(copy)
+
+template <class T>
+void take_rows_forward(const Batch& batch) {
+  for_members(batch, false, [&](int64_t i) {
+    const Piece &x = batch.arguments[0].pieces[i], &result = batch.result.pieces[i];
+    for (int64_t r = 0; r < result.rows; ++r)
+      std::memcpy(value_of<T>(result) + r * result.ld, row_value<T>(x, batch.payload[i][r]),
+                  static_cast<std::size_t>(x.cols) * sizeof(T));
+  });
+}
+template <class T>
+void take_rows_backward(const Batch& batch) {
+  if (!batch.arguments[0].wants_grad) return;
+  for_members(batch, true, [&](int64_t i) {
+    const Piece &x = batch.arguments[0].pieces[i], &result = batch.result.pieces[i];
+    for (int64_t r = 0; x.grad && r < result.rows; ++r)
+      add_to(x.cols, row_grad<T>(result, r), row_grad<T>(x, batch.payload[i][r]));
+  });
+}
+LN_INSTANTIATE(take_rows)
+
+template <class T>
+void take_cols_forward(const Batch& batch) {
+  if (!ids_in_range<T>(batch, 1, [&](int64_t i) { return batch.arguments[0].pieces[i].cols; })) return;
+  for_members(batch, false, [&](int64_t i) {
+    const Piece &x = batch.arguments[0].pieces[i], &ids = batch.arguments[1].pieces[i], &y = batch.result.pieces[i];
+    for (int64_t r = 0; r < y.rows; ++r)
+      for (int64_t c = 0; c < y.cols; ++c)
+        value_of<T>(y)[r * y.ld + c] = row_value<T>(x, r)[static_cast<int64_t>(row_value<T>(ids, r)[c])];
+  });
+}
+template <class T>
+void take_cols_backward(const Batch& batch) {
+  if (!batch.arguments[0].wants_grad) return;
+  for_members(batch, true, [&](int64_t i) {
+    const Piece &x = batch.arguments[0].pieces[i], &ids = batch.arguments[1].pieces[i], &y = batch.result.pieces[i];
+    for (int64_t r = 0; x.grad && r < y.rows; ++r)
+      for (int64_t c = 0; c < y.cols; ++c)
+        row_grad<T>(x, r)[static_cast<int64_t>(row_value<T>(ids, r)[c])] += row_grad<T>(y, r)[c];
+  });
+}
+LN_INSTANTIATE(take_cols)
 
 template <class T>
 void transpose_forward(const Batch& batch) {

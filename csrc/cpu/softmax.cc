@@ -1,5 +1,6 @@
-// softmax, log_softmax, logsumexp over rows (axis 0), columns (1) or everything (2); sparsemax over
-// columns.
+// softmax, log_softmax, logsumexp over rows (axis 0), columns (1) or everything (2), softmax over columns also within
+// a window; sparsemax over columns.
+#include "band.h"
 #include "loops.h"
 
 namespace lazynet::cpu::LN_UNIT {
@@ -66,10 +67,16 @@ void softmax_row(const T* x, int64_t count, T* y) {
 template <class T>
 void softmax_forward(const Batch& batch) {
   const Axis axis = axis_of(batch);
+  const Band band = {batch.attributes[1], batch.attributes[2]};
   for_pairs(batch, false, [&](const Piece& x, const Piece& y) {
     if (axis == kOverCols)
-      return for_rows(x.rows, x.cols,
-                      [&](int64_t r) { softmax_row(row_value<T>(x, r), x.cols, value_of<T>(y) + r * y.ld); });
+      return for_rows(x.rows, x.cols, [&](int64_t r) {
+        const int64_t begin = band.begin(r, x.rows, x.cols), end = band.end(r, x.rows, x.cols);
+        T* out = value_of<T>(y) + r * y.ld;
+        for (int64_t j = 0; j < begin; ++j) out[j] = T(0);
+        if (begin < end) softmax_row(row_value<T>(x, r) + begin, end - begin, out + begin);
+        for (int64_t j = end < begin ? begin : end; j < x.cols; ++j) out[j] = T(0);
+      });
     for_column_blocks(x.cols, [&](int64_t first, int64_t width) {
       const ColumnSums<T> sums(x, first, width);
       for (int64_t r = 0; r < x.rows; ++r) {

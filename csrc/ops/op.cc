@@ -46,8 +46,32 @@ int count_words(const char* text) {
   return words;
 }
 
+// Which of the words is `word`, or -1.
+int index_of(const char* text, const char* word) {
+  const std::size_t length = std::strlen(word);
+  int index = 0;
+  for (const char* c = text; *c; ++c) {
+    if (*c == ' ')
+      ++index;
+    else if ((c == text || c[-1] == ' ') && std::strncmp(c, word, length) == 0 && (!c[length] || c[length] == ' '))
+      return index;
+  }
+  return -1;
+}
+
+ScratchRule scratch_rule_of(int id) {
+  switch (id) {
+#define LN_SCRATCH(name, rule) \
+  case kOp_##name:             \
+    return &scratch_rules::rule;
+#include "ops.def"
+    default:
+      return nullptr;
+  }
+}
+
 OpInfo make(int id, const char* name, const char* family, const char* roles, const char* attributes, ShapeRule rule,
-            const char* reads, OpKind kind, bool has_shared) {
+            const char* reads, OpKind kind, bool has_shared, bool early = false) {
   OpInfo info{};
   info.id = id;
   info.name = name;
@@ -57,9 +81,13 @@ OpInfo make(int id, const char* name, const char* family, const char* roles, con
   info.backward_reads = reads;
   info.kind = kind;
   info.has_shared = has_shared;
+  info.early = early;
   info.reads_arguments = std::strchr(reads, 'a') != nullptr;
   info.reads_result = std::strchr(reads, 'r') != nullptr;
+  info.differentiable = reads[0] != '-';
+  info.rate = index_of(attributes, "rate");
   info.shape_rule = rule;
+  info.scratch_rule = scratch_rule_of(id);
   info.arguments = parse_roles(roles);
   info.flat = !info.arguments.empty() && info.arguments[0].role == Role::kFlat;
   info.attribute_count = count_words(attributes);
@@ -70,7 +98,7 @@ OpInfo make(int id, const char* name, const char* family, const char* roles, con
     info.matrices = info.matrices || argument.packed;
   }
   for (const ArgumentInfo& argument : info.arguments)
-    info.matrices = info.matrices && (argument.packed || argument.role == Role::kShared);
+    info.matrices = info.matrices && !early && (argument.packed || argument.role == Role::kShared);
   return info;
 }
 
@@ -80,6 +108,8 @@ const OpInfo kTable[kOpCount] = {
   make(kOp_##name, #name, LN_STRING(family), roles, attributes, &shape_rules::rule, reads, OpKind::kKernel, false),
 #define LN_SHARED(name, family, roles, attributes, rule, reads) \
   make(kOp_##name, #name, LN_STRING(family), roles, attributes, &shape_rules::rule, reads, OpKind::kKernel, true),
+#define LN_EARLY(name, family, roles, attributes, rule, reads) \
+  make(kOp_##name, #name, LN_STRING(family), roles, attributes, &shape_rules::rule, reads, OpKind::kKernel, true, true),
 #define LN_COMPOSITE(name, family, roles, attributes, rule, reads) \
   make(kOp_##name, #name, LN_STRING(family), roles, attributes, rule, reads, OpKind::kKernel, true),
 #define LN_VIEW(name, family, roles, attributes, rule) \

@@ -30,6 +30,16 @@ struct ShapeRequest {
 // Returns the result's shape or throws Error(LN_SHAPE_ERROR / LN_INDEX_ERROR / LN_VALUE_ERROR).
 using ShapeRule = Shape (*)(const ShapeRequest&);
 
+// What a rule for working memory is told of a batch.
+struct ScratchRequest {
+  int64_t members;
+  int64_t rows;            // of the first argument, all members together
+  const Shape* arguments;  // of the first member
+  const double* attributes;
+};
+// Returns how many elements the kernels need.
+using ScratchRule = int64_t (*)(const ScratchRequest&);
+
 struct ArgumentInfo {
   Role role;
   bool packed;  // the kernel needs one matrix with all rows
@@ -47,11 +57,15 @@ struct OpInfo {
   const char* backward_reads;
   OpKind kind;
   bool has_shared;       // has a kernel for the gradients of shared arguments
+  bool early;            // forward makes gradients, see Batch::early
   bool matrices;         // every argument is packed or shared: the kernels read no member by itself
   bool flat;             // elementwise: every argument is flat
   bool reads_arguments;  // in backward
   bool reads_result;     // in backward
+  bool differentiable;
+  int rate;  // the attribute that makes it random where it is above 0; -1: none does
   ShapeRule shape_rule;
+  ScratchRule scratch_rule;  // null: no working memory
   std::vector<ArgumentInfo> arguments;
   int minimum_arguments;
   int maximum_arguments;  // -1: a list

@@ -1,6 +1,7 @@
 #include "shape_rules.h"
 
 #include <algorithm>
+#include <limits>
 #include <ostream>
 #include <sstream>
 
@@ -198,5 +199,145 @@ Shape class_loss_shape(const ShapeRequest& request) {
   return {x.rows, 1};
 }
 
+// x, W and bias as in linear; payload and the ignored class as in class_loss.
+Shape linear_loss_shape(const ShapeRequest& request) {
+  const Shape logits = linear_shape(request);
+  ShapeRequest loss = request;
+  loss.arguments = &logits;
+  loss.count = 1;
+  loss.attributes = request.attributes + 1;
+  return class_loss_shape(loss);
+}
+
+// attributes: ..., before, after; NaN is no number of positions.
+static void require_band(const ShapeRequest& request, double before, double after) {
+  if (!(before >= 0) || !(after >= 0))
+    fail(LN_VALUE_ERROR, request.op, ": a window of ", before, " positions before and ", after,
+         " after is given; at least 0 is required");
+}
+
+Shape band_shape(const ShapeRequest& request) {
+  const double before = request.attributes[1], after = request.attributes[2];
+  require_band(request, before, after);
+  const bool all = before == std::numeric_limits<double>::infinity() && before == after;
+  if (!all && axis_of(request) != 1)
+    fail(LN_VALUE_ERROR, request.op, ": a window and axis ", axis_of(request),
+         " are given; axis 1 (over cols) is required");
+  return same_shape(request);
+}
+
+// attributes: heads ...; every one of `cols` belongs to a head.
+static int64_t heads_of(const ShapeRequest& request, int64_t cols) {
+  const auto heads = static_cast<int64_t>(request.attributes[0]);
+  if (static_cast<double>(heads) != request.attributes[0] || heads < 1 || cols % heads != 0)
+    fail(LN_SHAPE_ERROR, given(request), " and ", request.attributes[0], " heads; a number of at least 1 that divides ",
+         cols, " cols is required");
+  return heads;
+}
+
+Shape attention_shape(const ShapeRequest& request) {
+  const Shape &q = request.arguments[0], &k = request.arguments[1], &v = request.arguments[2];
+  if (q.cols != k.cols || k.rows != v.rows)
+    fail(LN_SHAPE_ERROR, given(request), " for queries (n, d), keys (m, d) and values (m, e)",
+         q.cols != k.cols ? "; queries and keys must have the same cols" : "; keys and values must have the same rows");
+  const int64_t heads = heads_of(request, q.cols);
+  heads_of(request, v.cols);
+  require_band(request, request.attributes[2], request.attributes[3]);
+  const double rate = request.attributes[4];
+  if (!(rate >= 0 && rate < 1))
+    fail(LN_VALUE_ERROR, request.op, ": a dropout rate of ", rate, " is given; at least 0 and less than 1 is required");
+  if (request.count == 4) {
+    const Shape& bias = request.arguments[3];
+    if (bias.cols != k.rows || (bias.rows != q.rows && bias.rows != heads * q.rows))
+      fail(LN_SHAPE_ERROR, given(request), "; the bias must have shape (", q.rows, ", ", k.rows, "), or (",
+           heads * q.rows, ", ", k.rows, ") with the rows of a head below those of the one before");
+  }
+  return {q.rows, v.cols};
+}
+
+Shape rotary_shape(const ShapeRequest& request) {
+  const Shape& x = request.arguments[0];
+  const int64_t heads = heads_of(request, x.cols);
+  if (x.cols / heads % 2 != 0)
+    fail(LN_SHAPE_ERROR, given(request), " and ", heads, " heads; an even number of cols a head is required");
+  if (request.payload_count != 1) fail(LN_VALUE_ERROR, request.op, ": the position of the first row is required");
+  return x;
+}
+
+Shape unfold_shape(const ShapeRequest& request) {
+  const Shape& x = request.arguments[0];
+  int64_t size[4];
+  for (int i = 0; i < 4; ++i) size[i] = static_cast<int64_t>(request.attributes[i]);
+  const auto [width, stride, padding, dilation] = size;
+  if (width < 1 || stride < 1 || padding < 0 || dilation < 1)
+    fail(LN_VALUE_ERROR, request.op, ": width ", width, ", stride ", stride, ", padding ", padding, ", dilation ",
+         dilation, "; at least 1, 1, 0 and 1 are required");
+  const int64_t room = x.rows + 2 * padding - dilation * (width - 1) - 1;
+  const Shape result = {room < 0 ? 0 : room / stride + 1, width * x.cols};
+  require_size(request, result);
+  return result;
+}
+
+Shape take_rows_shape(const ShapeRequest& request) {
+  const Shape& x = request.arguments[0];
+  for (int64_t i = 0; i < request.payload_count; ++i)
+    if (request.payload[i] < 0 || request.payload[i] >= x.rows)
+      fail(LN_INDEX_ERROR, given(request), " and row ", request.payload[i], " is asked for at position ", i,
+           "; rows of at least 0 and less than ", x.rows, " are required");
+  return {request.payload_count, x.cols};
+}
+
+Shape take_cols_shape(const ShapeRequest& request) {
+  if (request.arguments[0].rows != request.arguments[1].rows)
+    fail(LN_SHAPE_ERROR, given(request), " for values and the columns to take; the same number of rows is required");
+  return request.arguments[1];
+}
+
+Shape top_ids_shape(const ShapeRequest& request) {
+  const Shape& x = request.arguments[0];
+  const auto count = static_cast<int64_t>(request.attributes[0]);
+  if (count < 1 || count > x.cols)
+    fail(LN_SHAPE_ERROR, given(request), " and the ", count, " largest of every row are asked for; 1 to ", x.cols,
+         " are possible");
+  // Ids are kept as numbers of the graph's type.
+  constexpr int64_t kExact = int64_t{1} << 24;
+  if (x.cols > kExact) fail(LN_SHAPE_ERROR, given(request), "; at most 2^24 cols are possible");
+  return {x.rows, count};
+}
+
+Shape lookup_ids_shape(const ShapeRequest& request) {
+  return {request.arguments[1].elements(), request.arguments[0].cols};
+}
+
+Shape crf_shape(const ShapeRequest& request) {
+  const int64_t tags = request.arguments[0].cols;
+  if (request.arguments[1] != Shape{tags, tags} || request.arguments[2] != Shape{1, tags} ||
+      request.arguments[3] != Shape{1, tags})
+    fail(LN_SHAPE_ERROR, given(request), " for emissions (T, tags), transitions, start and end; transitions must have ",
+         "shape (", tags, ", ", tags, "), start and end (1, ", tags, ")");
+  if (tags == 0) fail(LN_SHAPE_ERROR, given(request), "; at least one tag is required");
+  return {1, 1};
+}
+
+Shape crf_path_shape(const ShapeRequest& request) {
+  crf_shape(request);
+  return {request.arguments[0].rows, 1};
+}
+
 }  // namespace shape_rules
+
+namespace scratch_rules {
+
+int64_t loss_block(const ScratchRequest& request) {
+  const Shape& w = request.arguments[1];
+  const int64_t classes = request.attributes[0] != 0 ? w.rows : w.cols;
+  return loss_block_rows(request.rows, classes) * classes;
+}
+
+// Sums over the paths up to every place, and two rows for those from there on.
+int64_t crf_sums(const ScratchRequest& request) {
+  return (request.rows + 2 * request.members) * request.arguments[0].cols;
+}
+
+}  // namespace scratch_rules
 }  // namespace lazynet

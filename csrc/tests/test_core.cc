@@ -112,7 +112,7 @@ int64_t build(ln_graph* graph, const Model& model, unsigned seed, const ln_cell*
         break;
       }
       case 4:
-        made = ln_add1_x(graph, op("softmax"), a, 1);
+        made = ln_add1_x(graph, op("log_softmax"), a, 1);
         break;
       case 5:
         made = ln_add(graph, op("sum_nodes"), pair, 2, &transpose, 1, nullptr, 0);

@@ -116,9 +116,9 @@ void test_sink_slices() {
 void test_gather_concatenations() {
   Program program;
   const int64_t joined = program.apply(kOp_concat_cols, {program.a, program.b});
-  auto cell = program.trace({program.apply(kOp_softmax, {joined}, {1.0})});
+  auto cell = program.trace({program.apply(kOp_log_softmax, {joined}, {1.0})});
   gather_concatenations(cell.get());
-  CHECK((ops_of(*cell) == Names{"softmax"}));
+  CHECK((ops_of(*cell) == Names{"log_softmax"}));
   const CellValue &a = cell->values[cell->inputs[0]], &b = cell->values[cell->inputs[1]];
   CHECK(a.root == b.root && a.col == 0 && b.col == 4);
   CHECK(cell->steps[0].arguments[0] == a.root);
@@ -160,10 +160,10 @@ void test_stack_linears() {
 void test_fuse_elementwise() {
   Program program;
   const int64_t gate = program.apply(kOp_sigmoid, {program.apply(kOp_add, {program.a, program.b})});
-  const int64_t mixed = program.apply(kOp_softmax, {program.apply(kOp_mul, {gate, program.a})}, {1.0});
+  const int64_t mixed = program.apply(kOp_log_softmax, {program.apply(kOp_mul, {gate, program.a})}, {1.0});
   auto cell = program.trace({program.apply(kOp_exp, {program.apply(kOp_neg, {mixed})})});
   fuse_elementwise(cell.get());
-  CHECK((ops_of(*cell) == Names{"fused", "softmax", "fused"}));
+  CHECK((ops_of(*cell) == Names{"fused", "log_softmax", "fused"}));
   CHECK(cell->steps[0].fused.size() == 3 && cell->steps[2].fused.size() == 2);
   // Memory gets what others read, and what backward would rather read than compute again: the sigmoid, not the sum.
   const std::vector<CellStep::Stored>& stored = cell->steps[0].stored;

@@ -4,6 +4,9 @@ from . import (
     dropout as _dropout,
 )
 from . import (
+    attention,
+    convolution,
+    crf,
     elementwise,
     embedding,
     linear,
@@ -11,6 +14,7 @@ from . import (
     normalization,
     opdef,
     reduce,
+    search,
     shape,
     softmax,
 )
@@ -18,4 +22,7 @@ from . import (
 __all__ = ["FAMILIES", "opdef"]
 
 #: The modules whose ``__all__`` are the operators.
-FAMILIES = (elementwise, linear, embedding, shape, reduce, softmax, _dropout, normalization, loss)
+FAMILIES = (
+    elementwise, linear, embedding, shape, reduce, softmax, _dropout, normalization, loss, attention, convolution, crf,
+    search,
+)  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import errors
 from ..node import Node
@@ -17,12 +17,16 @@ from .elementwise import (
 from .opdef import build, ids_of, integer_of, misuse, number_of, op, operator
 from .reduce import mean, sum
 
+if TYPE_CHECKING:
+    from ..parameter import Parameter
+
 __all__ = [
-    "binary_cross_entropy_with_logits", "cross_entropy", "hinge_loss", "huber_loss", "kl_div", "l1_loss", "mse_loss",
-    "nll_loss",
+    "binary_cross_entropy_with_logits", "cross_entropy", "hinge_loss", "huber_loss", "kl_div", "l1_loss",
+    "linear_cross_entropy", "mse_loss", "nll_loss",
 ]  # fmt: skip
 
 _CROSS_ENTROPY, _NLL_LOSS = op("cross_entropy"), op("nll_loss")
+_LINEAR_CROSS_ENTROPY = op("linear_cross_entropy")
 
 _REDUCTIONS = ("mean", "sum", "none")
 
@@ -40,17 +44,17 @@ def _reduced(name: str, loss: Node, reduction: str) -> Node:
 def _by_class(
     name: str,
     op_id: int,
-    x: Node,
+    operands: tuple[Any, ...],
     target: Any,
     reduction: str,
     ignore_index: int,
     attributes: tuple[float, ...],
 ) -> Node:
     _check_reduction(name, reduction)
-    if not isinstance(x, Node):
-        misuse(name, x)
+    if not isinstance(operands[0], Node):
+        misuse(name, *operands)
     targets = ids_of(name, target)
-    rows = build(x.graph, op_id, (x,), attributes, targets)
+    rows = build(operands[0].graph, op_id, operands, attributes, targets)
     if len(targets) == 1 and (reduction != "mean" or targets[0] != ignore_index):
         return rows  # a 1 x 1 node already
     if reduction == "none":
@@ -86,17 +90,65 @@ def cross_entropy(
         >>> round(ln.cross_entropy(graph.input([[0.0, 0.0]]), 1).item(), 4)
         0.6931
     """
-    if not 0 <= number_of("cross_entropy", "label_smoothing", label_smoothing) <= 1:
-        raise errors.NodeValueError(f"cross_entropy: label_smoothing={label_smoothing} is given; 0 to 1 is required")
-    attributes = (float(integer_of("cross_entropy", "ignore_index", ignore_index)), label_smoothing)
-    return _by_class("cross_entropy", _CROSS_ENTROPY, logits, target, reduction, ignore_index, attributes)
+    attributes = _class_attributes("cross_entropy", ignore_index, label_smoothing)
+    return _by_class("cross_entropy", _CROSS_ENTROPY, (logits,), target, reduction, ignore_index, attributes)
+
+
+def _class_attributes(name: str, ignore_index: int, label_smoothing: float) -> tuple[float, float]:
+    if not 0 <= number_of(name, "label_smoothing", label_smoothing) <= 1:
+        raise errors.NodeValueError(f"{name}: label_smoothing={label_smoothing} is given; 0 to 1 is required")
+    return float(integer_of(name, "ignore_index", ignore_index)), label_smoothing
+
+
+def linear_cross_entropy(
+    x: Node,
+    weight: Parameter | Node,
+    target: Any,
+    bias: Parameter | Node | None = None,
+    *,
+    transpose: bool = False,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Node:
+    """:func:`cross_entropy` of :func:`~lazynet.linear`, for large vocabularies: the logits of all rows never exist.
+
+    They are made for a block of rows of all examples at a time; while a block is in the cache, training makes the
+    gradients of x, the weight and the bias too, so that backward need not compute it again (after Hsu et al. 2024,
+    Liger Kernel). Logits are made once more only where rows' losses have different weights.
+
+    Args:
+        x: ``(rows, in)``.
+        weight: ``(in, classes)``, or ``(classes, in)`` with ``transpose``; may be a table that is also looked up
+            (made with ``sparse=False``).
+        target: As in :func:`cross_entropy`.
+        bias: ``(1, classes)``.
+        transpose: Whether the weight is stored transposed, as in ``nn.Linear`` and ``nn.Embedding``.
+        reduction: As in :func:`cross_entropy`.
+        ignore_index: As in :func:`cross_entropy`.
+        label_smoothing: As in :func:`cross_entropy`.
+
+    Example:
+        >>> import lazynet as ln
+        >>> graph = ln.Graph()
+        >>> weight = ln.Parameter([[0.0, 0.0]])
+        >>> round(ln.linear_cross_entropy(graph.input([[1.0], [2.0]]), weight, [0, 1]).item(), 4)
+        0.6931
+    """
+    name = "linear_cross_entropy"
+    attributes = (float(bool(transpose)), *_class_attributes(name, ignore_index, label_smoothing))
+    operands = (x, weight) if bias is None else (x, weight, bias)
+    try:
+        return _by_class(name, _LINEAR_CROSS_ENTROPY, operands, target, reduction, ignore_index, attributes)
+    except AttributeError:
+        misuse(name, *operands)
 
 
 @operator("nll_loss", log_probabilities="node", target="id", reduction=_REDUCTIONS, ignore_index="preset")
 def nll_loss(log_probabilities: Node, target: Any, *, reduction: str = "mean", ignore_index: int = -100) -> Node:
     """-log_probabilities[target] of every row; arguments as in :func:`cross_entropy`."""
     attributes = (float(integer_of("nll_loss", "ignore_index", ignore_index)),)
-    return _by_class("nll_loss", _NLL_LOSS, log_probabilities, target, reduction, ignore_index, attributes)
+    return _by_class("nll_loss", _NLL_LOSS, (log_probabilities,), target, reduction, ignore_index, attributes)
 
 
 def binary_cross_entropy_with_logits(logits: Node, target: Any, *, reduction: str = "mean") -> Node:

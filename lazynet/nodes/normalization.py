@@ -11,9 +11,14 @@ from .opdef import build, misuse, number_of, op
 if TYPE_CHECKING:
     from ..parameter import Parameter
 
-__all__ = ["layer_norm"]
+__all__ = ["layer_norm", "rms_norm"]
 
-_LAYER_NORM = op("layer_norm")
+_LAYER_NORM, _RMS_NORM = op("layer_norm"), op("rms_norm")
+
+
+def _require_positive(name: str, eps: float) -> None:
+    if not number_of(name, "eps", eps) > 0:
+        raise errors.NodeValueError(f"{name}: eps={eps} is given; more than 0 is required")
 
 
 def layer_norm(
@@ -27,8 +32,7 @@ def layer_norm(
         bias: ``(1, cols)`` or None; only with a weight.
         eps: More than 0.
     """
-    if not number_of("layer_norm", "eps", eps) > 0:
-        raise errors.NodeValueError(f"layer_norm: eps={eps} is given; more than 0 is required")
+    _require_positive("layer_norm", eps)
     if bias is not None and weight is None:
         raise errors.NodeValueError("layer_norm: a bias without a weight is given; give both or the weight alone")
     try:
@@ -36,3 +40,18 @@ def layer_norm(
         return build(x.graph, _LAYER_NORM, operands, (eps,))
     except AttributeError:
         misuse("layer_norm", x, weight, bias)
+
+
+def rms_norm(x: Node, weight: Parameter | Node | None = None, eps: float = 1e-6) -> Node:
+    """x / √(mean of squares + eps) · weight, row by row (Zhang and Sennrich 2019).
+
+    Args:
+        x: ``(rows, cols)``.
+        weight: ``(1, cols)`` or None.
+        eps: More than 0.
+    """
+    _require_positive("rms_norm", eps)
+    try:
+        return build(x.graph, _RMS_NORM, (x,) if weight is None else (x, weight), (eps,))
+    except AttributeError:
+        misuse("rms_norm", x, weight)

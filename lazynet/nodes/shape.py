@@ -8,13 +8,16 @@ from typing import Any
 from .. import _nodes, errors
 from .._core import lib
 from ..node import Node, settle
-from .opdef import build, build_unary, integer_of, misuse, op, operator
+from .opdef import build, build_unary, ids_of, integer_of, misuse, op, operator
 
-__all__ = ["concat", "copy", "reshape", "slice_cols", "slice_rows", "split", "stop_gradient", "transpose"]
+__all__ = [
+    "concat", "copy", "reshape", "reverse", "slice_cols", "slice_rows", "split", "stop_gradient", "take_cols",
+    "take_rows", "transpose",
+]  # fmt: skip
 
 _add_slice = lib.ln_add_slice
 _CONCAT = (op("concat_rows"), op("concat_cols"))
-_COPY = op("copy")
+_COPY, _TAKE_ROWS, _TAKE_COLS = op("copy"), op("take_rows"), op("take_cols")
 
 
 def build_of_list(name: str, op_id: int, nodes: Sequence[Node], attributes: Sequence[float] = ()) -> Node:
@@ -108,6 +111,49 @@ def copy(x: Node) -> Node:
     """The same matrix in memory of its own."""
     _require_node("copy", x)
     return build(x.graph, _COPY, (x,), (), x.shape)
+
+
+def take_rows(x: Node, rows: Any) -> Node:
+    """Some rows, in any order, any of them more than once.
+
+    Args:
+        x: ``(rows, cols)``.
+        rows: A row, or a sequence or array of rows, each at least 0 and less than x's.
+
+    Returns:
+        ``(len(rows), cols)``.
+
+    Example:
+        >>> import lazynet as ln
+        >>> ln.take_rows(ln.Graph().input([[1.0], [2.0], [3.0]]), [2, 0, 2]).value.tolist()
+        [[3.0], [1.0], [3.0]]
+    """
+    _require_node("take_rows", x)
+    return build(x.graph, _TAKE_ROWS, (x,), (), ids_of("take_rows", rows))
+
+
+def reverse(x: Node) -> Node:
+    """The rows from the last to the first."""
+    _require_node("reverse", x)
+    return take_rows(x, list(range(x.rows - 1, -1, -1)))
+
+
+def take_cols(x: Node, ids: Node) -> Node:
+    """Of every row some elements: element ``(r, k)`` is ``x[r, ids[r, k]]``.
+
+    Args:
+        x: ``(rows, cols)``.
+        ids: ``(rows, count)``; columns that the graph computes, such as :func:`~lazynet.top_k` gives.
+
+    Returns:
+        ``(rows, count)``.
+
+    Raises:
+        NodeIndexError: When it is computed: an id is out of range or no whole number.
+    """
+    _require_node("take_cols", x)
+    _require_node("take_cols", ids)
+    return build(x.graph, _TAKE_COLS, (x, ids))
 
 
 @operator("transpose", x="node")

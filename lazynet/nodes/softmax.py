@@ -8,8 +8,9 @@ import numpy as np
 
 from .. import errors
 from ..node import Node
-from .opdef import build_unary, misuse, op, operator
-from .reduce import reduce
+from .attention import Window, band_of
+from .opdef import build, build_unary, misuse, op, operator
+from .reduce import axis_code, reduce
 
 __all__ = ["log_softmax", "logsumexp", "softmax", "sparsemax"]
 
@@ -17,13 +18,12 @@ _SOFTMAX, _LOG_SOFTMAX = op("softmax"), op("log_softmax")
 _LOGSUMEXP = op("logsumexp")
 
 
-def _along(name: str, op_id: int, x: Node, axis: int) -> Node:
+def _require_axis(name: str, axis: int) -> None:
     if axis not in (0, 1, -1):
         raise errors.NodeValueError(f"{name}: axis {axis!r} is given; 0 (over rows) or 1 (over cols) is required")
-    return reduce(name, op_id, x, axis)
 
 
-def softmax(x: Node, axis: int = 1, mask: Any = None) -> Node:
+def softmax(x: Node, axis: int = 1, mask: Any = None, *, causal: bool = False, window: Window = None) -> Node:
     """exp(x) / Σ exp(x) over columns (1) or rows (0).
 
     Args:
@@ -31,6 +31,9 @@ def softmax(x: Node, axis: int = 1, mask: Any = None) -> Node:
         axis: What adds up to 1: every row (1) or every column (0).
         mask: A boolean array of x's shape, or one that NumPy broadcasts to it: False entries get 0. Where all are
             masked the result is 0, and so is the gradient.
+        causal: Whether a row counts columns up to its own position only; the last row has the position of the last
+            column. With axis 1 only.
+        window: How many positions before and after its own a row counts; one number for both, or a pair.
     """
     if mask is not None:
         if not isinstance(x, Node):
@@ -45,12 +48,17 @@ def softmax(x: Node, axis: int = 1, mask: Any = None) -> Node:
                 f"softmax: a mask of shape {keep.shape} is given; one that fits {x.shape} is required"
             ) from None
         x = x + np.where(keep, 0.0, -np.inf)
-    return _along("softmax", _SOFTMAX, x, axis)
+    _require_axis("softmax", axis)
+    try:
+        return build(x.graph, _SOFTMAX, (x,), (axis_code("softmax", axis), *band_of("softmax", causal, window)))
+    except AttributeError:
+        misuse("softmax", x)
 
 
 def log_softmax(x: Node, axis: int = 1) -> Node:
     """x - logsumexp(x) over columns (1) or rows (0)."""
-    return _along("log_softmax", _LOG_SOFTMAX, x, axis)
+    _require_axis("log_softmax", axis)
+    return reduce("log_softmax", _LOG_SOFTMAX, x, axis)
 
 
 def logsumexp(x: Node, axis: int | None = 1) -> Node:
