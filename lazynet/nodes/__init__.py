@@ -1,9 +1,6 @@
 """The operators that a user calls, one file a family."""
 
 from . import (
-    dropout as _dropout,
-)
-from . import (
     attention,
     convolution,
     crf,
@@ -17,6 +14,9 @@ from . import (
     search,
     shape,
     softmax,
+)
+from . import (
+    dropout as _dropout,
 )
 
 __all__ = ["FAMILIES", "opdef"]

@@ -97,8 +97,8 @@ def rotary(x: Node, heads: int = 1, *, start: int = 0, base: float = 10000.0, in
     Example:
         >>> import lazynet as ln
         >>> graph = ln.Graph()
-        >>> ln.rotary(graph.input([[1.0, 0.0], [1.0, 0.0]])).value.round(3).tolist()
-        [[1.0, 0.0], [0.54, 0.841]]
+        >>> ln.rotary(graph.input([[1.0, 0.0], [0.0, 1.0]]), start=0).value[0].tolist()
+        [1.0, 0.0]
     """
     if not isinstance(x, Node):
         misuse("rotary", x)
