@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import lazynet as ln
-from lazynet.data import read_tagged, read_trees
+from lazynet.data import Vocabulary, read_parallel, read_tagged, read_trees
 
 
 def arguments(batch: int) -> argparse.Namespace:
@@ -54,6 +54,18 @@ def tags(args: argparse.Namespace) -> tuple[list, int, int]:
         for sentence, labels in sentences
     ]
     return loaded, len(words), len(names)
+
+
+def parallel(args: argparse.Namespace) -> tuple[list, int, int]:
+    """Training pairs as (source ids, target ids with <s> and </s> around them), and how many words each side has."""
+    folder = Path(args.data) / "multi30k"
+    pairs = [
+        (a.split(), b.split()) for a, b in read_parallel(folder / "train.en", folder / "train.de", drop_empty=True)
+    ]
+    source = Vocabulary.build((a for a, _ in pairs), min_count=2)
+    target = Vocabulary.build((b for _, b in pairs), min_count=2, specials=("<unk>", "<s>", "</s>"))
+    begin, end = target.encode(["<s>", "</s>"])
+    return [(source.encode(a), [begin, *target.encode(b), end]) for a, b in pairs], len(source), len(target)
 
 
 def minibatches(items, size, key=None, bucketed=False, seed=0):

@@ -55,6 +55,7 @@ void Graph::clear() {
   pending_.reset();
   scheduling_.reset();
   for (auto& parameter : parameters) parameter_node_of_slot_[parameter->slot()] = -1;
+  parameter_views_.clear();
   parameters.clear();
   cells.clear();
   parameter_nodes.clear();
@@ -270,12 +271,21 @@ int32_t Graph::append_slice(int32_t base_id, int64_t row, int64_t rows, int64_t 
   const Shape whole = nodes[base_id].shape();
   const int64_t payload[4] = {row, rows, col, cols};
   const Shape shape = op.shape_rule({op.name, &whole, 1, nullptr, 0, payload, 4});
+  const int64_t offset = nodes[base_id].offset + row * nodes[base_id].ld + col;
+  // One view for all who ask for the same part of a parameter: as shared arguments they are then the same, and batch.
+  const std::array<int64_t, 5> part = {nodes[base_id].root, offset, rows, cols, nodes[base_id].ld};
+  const bool weight = nodes.root_of(base_id).op == kOp_parameter;
+  if (weight) {
+    const auto known = parameter_views_.find(part);
+    if (known != parameter_views_.end()) return known->second;
+  }
   const int32_t id = append(op, &base_id, 1, shape, nullptr, nullptr, 0);
+  if (weight) parameter_views_[part] = id;
   const NodeRecord& base = nodes[base_id];
   NodeRecord& view = nodes[id];
   view.root = base.root;
   view.ld = base.ld;
-  view.offset = base.offset + row * base.ld + col;
+  view.offset = offset;
   return id;
 }
 

@@ -1,7 +1,9 @@
 // A graph: the nodes built for the examples of a minibatch, their plans and their memory. One thread at a time.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -145,8 +147,9 @@ class Graph {
   Policy policy_ = Policy::kLookahead;
   std::shared_ptr<const LearnedPolicy> learned_;
   int64_t version_;
-  std::vector<int32_t> parameter_node_of_slot_;  // -1: not in this graph
-  std::vector<int32_t> ids_;                     // scratch of add()
+  std::vector<int32_t> parameter_node_of_slot_;                // -1: not in this graph
+  std::map<std::array<int64_t, 5>, int32_t> parameter_views_;  // by parameter's node, offset, rows, cols, ld
+  std::vector<int32_t> ids_;                                   // scratch of add()
   std::vector<Shape> shapes_;
   std::vector<uint8_t> mark_;        // scratch of needed_for(), all zero in between
   int32_t first_uncomputed_ = 0;     // all nodes before it are computed

@@ -18,6 +18,7 @@ from .nodes.embedding import *
 from .nodes.linear import *
 from .nodes.loss import *
 from .nodes.normalization import *
+from .nodes.pooling import *
 from .nodes.reduce import *
 from .nodes.search import *
 from .nodes.shape import *

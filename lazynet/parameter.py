@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,8 +31,11 @@ class SparseRows(NamedTuple):
 class Parameter(_nodes.CoreParameter):
     """A trainable matrix, or a vector, which counts as one row.
 
+    More dimensions keep PyTorch's shapes; in graphs such a parameter has the first as rows and the others together as
+    columns.
+
     Args:
-        data: Initial values, or a shape: a tuple of one or two integers.
+        data: Initial values, or a shape: a tuple of integers.
         init: How a shape is filled, see :mod:`lazynet.init`; by default zeros.
         name: For error messages; a :class:`Module` names its parameters.
         dtype: float32 or float64; graphs that use it compute in the same type.
@@ -64,7 +68,8 @@ class Parameter(_nodes.CoreParameter):
 
     def _create(self, values: np.ndarray, dtype: Any) -> None:
         code = dtype_code(dtype)
-        rows, cols = values.shape if values.ndim == 2 else (1, values.size)
+        rows = values.shape[0] if values.ndim > 1 else 1
+        cols = math.prod(values.shape[1:] if values.ndim > 1 else values.shape)
         core = lib.ln_parameter_create(rows, cols, code, self.sparse, self._name.encode())
         if core == ffi.NULL:
             raise last_error()
@@ -88,15 +93,15 @@ class Parameter(_nodes.CoreParameter):
     @staticmethod
     def _values(data: Any, init: initializers.Initializer | None) -> np.ndarray:
         if isinstance(data, tuple) and data and all(isinstance(size, (int, np.integer)) for size in data):
-            if len(data) > 2 or min(data) < 0:
-                raise errors.ShapeError(f"parameter: shape {data} is given; one or two sizes, at least 0, are required")
+            if min(data) < 0:
+                raise errors.ShapeError(f"parameter: shape {data} is given; sizes of at least 0 are required")
             values = np.asarray((init or initializers.zeros)(data, initializers.generator()))
             if values.shape != data:
                 raise errors.ShapeError(f"parameter: the initialiser made {values.shape} of {data}")
             return values
         if init is not None:
             raise errors.NodeTypeError(
-                f"parameter: {data!r} and an initialiser are given; a shape, one or two integers, is required with it"
+                f"parameter: {data!r} and an initialiser are given; a shape, a tuple of integers, is required with it"
             )
         try:
             values = np.asarray(data, dtype=np.float64)
@@ -104,8 +109,8 @@ class Parameter(_nodes.CoreParameter):
             raise errors.NodeTypeError(
                 f"parameter: {type(data).__name__} is given; a shape, or numbers that make a matrix, is required"
             ) from error
-        if values.ndim not in (1, 2):
-            raise errors.ShapeError(f"parameter: shape {values.shape} is given; one or two dimensions are required")
+        if values.ndim == 0:
+            raise errors.ShapeError("parameter: one number is given; at least one dimension is required")
         return values
 
     def _array(self, address: Any, memory: type[_Memory]) -> np.ndarray:

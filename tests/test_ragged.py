@@ -210,3 +210,27 @@ def test_sparse_table_by_computed_ids():
 def test_mistakes(build, message):
     with pytest.raises(errors.LazyNetError, match=message):
         build(ln.Graph().input(np.ones((2, 4))))
+
+
+def test_the_same_part_of_a_parameter_is_one_weight():
+    weight = ln.Parameter(np.arange(12.0).reshape(6, 2), dtype="float64")
+    graph = ln.Graph(dtype="float64")
+    results = [ln.linear(graph.input(np.ones((n, 2))), graph.parameter(weight)[2:4], transpose=True) for n in (1, 3)]
+    graph.backward(ln.sum([ln.sum(y) for y in results]))
+    assert graph.profile()["linear"]["forward_kernels"] == 1
+    np.testing.assert_array_equal(weight.grad, [[0, 0]] * 2 + [[4, 4]] * 2 + [[0, 0]] * 2)
+
+
+def test_a_transformer_encoder_takes_as_many_kernels_for_64_sentences_as_for_one():
+    layer = ln.nn.TransformerEncoderLayer(8, 2, 16)
+    encoder, embed = ln.nn.TransformerEncoder(layer, 3, ln.nn.LayerNorm(8)), ln.nn.Embedding(5, 8)
+    positions = ln.nn.SinusoidalPositions()
+
+    def kernels(lengths):
+        graph = ln.Graph()
+        results = [encoder(positions(embed(graph, [1] * n))) for n in lengths]
+        graph.backward(ln.sum([ln.sum(y) for y in results]))
+        counts = graph.statistics()
+        return counts["kernels_forward"], counts["kernels_backward"]
+
+    assert kernels([i % 40 for i in range(64)]) == kernels([12])

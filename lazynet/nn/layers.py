@@ -1,4 +1,4 @@
-"""Linear, Embedding, Dropout, LayerNorm."""
+"""Linear, Embedding, Dropout, LayerNorm, RMSNorm."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..node import Node
 from ..nodes.dropout import dropout
 from ..nodes.embedding import lookup
 from ..nodes.linear import linear
-from ..nodes.normalization import layer_norm
+from ..nodes.normalization import layer_norm, rms_norm
 from ..parameter import Parameter
 
-__all__ = ["Dropout", "Embedding", "LayerNorm", "Linear"]
+__all__ = ["Dropout", "Embedding", "LayerNorm", "Linear", "RMSNorm"]
 
 
 class Linear(Module):
@@ -89,14 +89,33 @@ class LayerNorm(Module):
     Args:
         normalized_shape: Number of columns.
         eps: Added to the variance.
+        bias: Whether there is a shift.
         dtype: Of the parameters.
     """
 
-    def __init__(self, normalized_shape: int, eps: float = 1e-5, *, dtype: Any = "float32") -> None:
+    def __init__(self, normalized_shape: int, eps: float = 1e-5, bias: bool = True, *, dtype: Any = "float32") -> None:
         self.eps = eps
         self.weight = Parameter((normalized_shape,), init.ones, dtype=dtype)
-        self.bias = Parameter((normalized_shape,), init.zeros, dtype=dtype)
+        self.bias = Parameter((normalized_shape,), init.zeros, dtype=dtype) if bias else None
 
     def forward(self, x: Node) -> Node:
         """``(rows, cols)`` in, the same out."""
         return layer_norm(x, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(Module):
+    """Division by the root mean square of the columns, with a learned scale (Zhang and Sennrich 2019).
+
+    Args:
+        normalized_shape: Number of columns.
+        eps: Added to the mean square.
+        dtype: Of the parameters.
+    """
+
+    def __init__(self, normalized_shape: int, eps: float = 1e-6, *, dtype: Any = "float32") -> None:
+        self.eps = eps
+        self.weight = Parameter((normalized_shape,), init.ones, dtype=dtype)
+
+    def forward(self, x: Node) -> Node:
+        """``(rows, cols)`` in, the same out."""
+        return rms_norm(x, self.weight, self.eps)

@@ -10,6 +10,7 @@ from . import (
     loss,
     normalization,
     opdef,
+    pooling,
     reduce,
     search,
     shape,
@@ -24,5 +25,5 @@ __all__ = ["FAMILIES", "opdef"]
 #: The modules whose ``__all__`` are the operators.
 FAMILIES = (
     elementwise, linear, embedding, shape, reduce, softmax, _dropout, normalization, loss, attention, convolution, crf,
-    search,
+    search, pooling,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from inspect import signature
@@ -151,6 +152,8 @@ _KINDS = {
     "preset": "d",  # an attribute that is left out
     "choice": "c",  # which of several operators
 }
+# Copies and pickles of a model hold an operator by its name.
+copyreg.pickle(_nodes.Operator, lambda operator: str(vars(operator)["__name__"]))
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
