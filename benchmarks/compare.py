@@ -14,12 +14,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-VARIANTS = {"torch": {"tagger": ["packed", "padded"]}}
+VARIANTS = {"torch": {"tagger": ["packed", "padded"], "seq2seq": ["packed", "padded"]}}
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("task", choices=["treelstm", "tagger", "highway", "inference"])
+    parser.add_argument("task", choices=["treelstm", "tagger", "highway", "inference", "seq2seq", "transformer"])
     parser.add_argument("--data", default=os.environ.get("LAZYNET_DATA"), help="folder of the corpora, or LAZYNET_DATA")
     parser.add_argument("--peers", help="folder of the peer programs")
     parser.add_argument("--peer-python", default=sys.executable, help="interpreter that has the peers' libraries")

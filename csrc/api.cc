@@ -286,8 +286,8 @@ int ln_node_gradient(const ln_graph* graph, int64_t node, void* out) {
 int ln_graph_forward(ln_graph* graph, const int64_t* nodes, int64_t count) {
   return with_graph(graph, [&](Graph& core) { core.forward(nodes, count); });
 }
-int ln_graph_backward(ln_graph* graph, int64_t loss) {
-  return with_graph(graph, [&](Graph& core) { core.backward(loss); });
+int ln_graph_backward(ln_graph* graph, int64_t loss, int retain) {
+  return with_graph(graph, [&](Graph& core) { core.backward(loss, retain != 0); });
 }
 
 }  // extern "C"

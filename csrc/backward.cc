@@ -9,6 +9,7 @@
 #include "cell.h"
 #include "cell_run.h"
 #include "executor.h"
+#include "gradient_plan.h"
 #include "measure.h"
 
 namespace lazynet {
@@ -24,6 +25,7 @@ class Backward {
   void run() {
     mark_reached();
     place_gradients();
+    zero_starting(0);
     seed_loss();
     for (auto round = graph_.rounds.rbegin(); round != graph_.rounds.rend(); ++round) run_round(**round);
     for (std::size_t i = 0; i < graph_.parameters.size(); ++i)
@@ -68,12 +70,12 @@ class Backward {
   void place_gradients() {
     std::size_t sink_bytes = 0;
     int64_t scratch_bytes = 0;
+    place_buffers();
     for (int32_t id = 0; id < nodes_.size(); ++id) {
       NodeRecord& node = nodes_[id];
       if (node.root != id) continue;
       node.grad = nullptr;
       if (!node.has(kReached) || node.signature < 0) continue;
-      place_buffer(nodes_.buffer[id]);
       if (node.has(kRequiresGrad)) sink_bytes = std::max(sink_bytes, unwanted_bytes(node));
     }
     for (int32_t id = 0; id < nodes_.size(); ++id) {
@@ -103,13 +105,58 @@ class Backward {
     return static_cast<std::size_t>(elements) * graph_.element_bytes();
   }
 
-  void place_buffer(int32_t index) {
-    BufferPlan& buffer = *graph_.buffers[index];
-    if (buffer.grad) return;
-    buffer.grad = static_cast<char*>(graph_.allocate(buffer.bytes, "gradients", nullptr));
-    cpu_backend().zero(buffer.grad, buffer.bytes);
-    if (buffer.kept_grad_bytes)
-      buffer.kept_grad = static_cast<char*>(graph_.allocate(buffer.kept_grad_bytes, "gradients inside cells", nullptr));
+  // Buffers' gradients, which begin with the first batch that adds to them and end with the earliest that wrote the
+  // values; batches count from the last to the first of all rounds.
+  void place_buffers() {
+    const std::size_t count = graph_.buffers.size();
+    lifetimes_.assign(2 * count, {0, INT32_MAX, -1, 0});  // of gradients; then of gradients inside cells
+    const auto begin_with = [&](int32_t root, int32_t step) {
+      if (nodes_[root].signature < 0) return;
+      Lifetime& lifetime = lifetimes_[nodes_.buffer[root]];
+      lifetime.bytes = graph_.buffers[nodes_.buffer[root]]->bytes;
+      lifetime.first = std::min(lifetime.first, step);
+    };
+    begin_with(nodes_[loss_].root, 0);
+    int32_t step = 0;
+    for (auto round = graph_.rounds.rbegin(); round != graph_.rounds.rend(); ++round)
+      for (auto batch = (*round)->batches.rbegin(); batch != (*round)->batches.rend(); ++batch, ++step) {
+        const int32_t* order = (*round)->schedule.order.data();
+        bool any = false;
+        for (int32_t i = batch->begin; i < batch->end; ++i) {
+          if (!all_active_ && !active(order[i])) continue;
+          any = true;
+          const NodeRecord& node = nodes_[order[i]];
+          const int32_t* arguments = nodes_.arguments_of(node);
+          for (int32_t k = 0; k < node.argument_count; ++k)
+            if (nodes_[arguments[k]].has(kRequiresGrad)) begin_with(nodes_[arguments[k]].root, step);
+        }
+        const int32_t index = nodes_.buffer[order[batch->begin]];
+        Lifetime &lifetime = lifetimes_[index], &inside = lifetimes_[count + index];
+        if (lifetime.first == INT32_MAX) continue;
+        // Even if it is no part of this: the gradients of shared arguments are made after the signature's earliest
+        // batch.
+        lifetime.last = inside.last = step;
+        if (!any) continue;
+        inside.bytes = graph_.buffers[index]->kept_grad_bytes;
+        inside.first = std::min(inside.first, step);
+      }
+    if (graph_.retains_gradients)
+      for (Lifetime& lifetime : lifetimes_) lifetime.first = 0, lifetime.last = step;
+    const int64_t bytes = place(&lifetimes_);
+    graph_.gradients = static_cast<char*>(graph_.allocate(bytes, "gradients", nullptr));
+    for (std::size_t i = 0; i < count; ++i) {
+      if (lifetimes_[i].bytes) graph_.buffers[i]->grad = graph_.gradients + lifetimes_[i].offset;
+      if (lifetimes_[count + i].bytes) graph_.buffers[i]->kept_grad = graph_.gradients + lifetimes_[count + i].offset;
+    }
+    starting_.assign(step + 1, {});
+    for (std::size_t i = 0; i < count; ++i)
+      if (lifetimes_[i].bytes) starting_[lifetimes_[i].first].push_back(static_cast<int32_t>(i));
+  }
+
+  // Before that there may be other gradients in their memory.
+  void zero_starting(int32_t step) {
+    for (const int32_t index : starting_[step])
+      cpu_backend().zero(graph_.buffers[index]->grad, graph_.buffers[index]->bytes);
   }
 
   void place_sources() {
@@ -145,6 +192,7 @@ class Backward {
       // the shared arguments were made from ran earlier still.
       if (op_info(planned.op).has_shared && batches_of_[planned.signature].front() == b)
         run_shared(plan, planned.signature);
+      zero_starting(++step_);
     }
   }
 
@@ -289,16 +337,27 @@ class Backward {
   std::vector<int32_t> shared_members_;
   std::vector<Piece> inputs_;  // of the cells at hand
   std::unordered_set<int32_t> active_cells_;
+  std::vector<Lifetime> lifetimes_;
+  std::vector<std::vector<int32_t>> starting_;  // by step: buffers whose gradients begin with it
+  int32_t step_ = 0;
 };
 
 }  // namespace
 
+namespace {
+
+void release_buffers(Graph& graph) {
+  if (graph.gradients) graph.pool.deallocate(graph.gradients);
+  graph.gradients = nullptr;
+  for (BufferPlan* buffer : graph.buffers) buffer->grad = buffer->kept_grad = nullptr;
+  for (NodeRecord& node : graph.nodes.records)
+    if (node.signature >= 0) node.grad = nullptr;
+}
+
+}  // namespace
+
 void release_gradients(Graph& graph) {
-  for (BufferPlan* buffer : graph.buffers) {
-    if (buffer->grad) graph.pool.deallocate(buffer->grad);
-    if (buffer->kept_grad) graph.pool.deallocate(buffer->kept_grad);
-    buffer->grad = buffer->kept_grad = nullptr;
-  }
+  release_buffers(graph);
   for (void* gradient : graph.input_gradients) graph.pool.deallocate(gradient);
   graph.input_gradients.clear();
   for (NodeRecord& node : graph.nodes.records) {
@@ -307,13 +366,15 @@ void release_gradients(Graph& graph) {
   }
 }
 
-void run_backward(Graph& graph, int32_t loss) {
+void run_backward(Graph& graph, int32_t loss, bool retain) {
   // Gradients are added to parameters, which other graphs may share: one backward at a time.
   static std::mutex one_at_a_time;
   std::lock_guard<std::mutex> lock(one_at_a_time);
   release_gradients(graph);
+  graph.retains_gradients = retain;
   try {
     Backward(graph, loss).run();
+    if (!graph.retains_gradients) release_buffers(graph);
   } catch (...) {
     release_gradients(graph);
     throw;

@@ -12,7 +12,7 @@ namespace lazynet {
 void run_forward(Graph& graph, Plan& plan);
 
 // Gradients of `loss`, a computed node, in every node and parameter that it depends on.
-void run_backward(Graph& graph, int32_t loss);
+void run_backward(Graph& graph, int32_t loss, bool retain);
 
 // Gives the gradients of the last backward back to the pool.
 void release_gradients(Graph& graph);

@@ -40,11 +40,11 @@ void Graph::clear() {
   for (auto& round : rounds)
     for (BufferPlan& buffer : round->buffers) {
       if (buffer.value) pool.deallocate(buffer.value);
-      if (buffer.grad) pool.deallocate(buffer.grad);
       if (buffer.kept) pool.deallocate(buffer.kept);
-      if (buffer.kept_grad) pool.deallocate(buffer.kept_grad);
       if (buffer.early) pool.deallocate(buffer.early);
     }
+  if (gradients) pool.deallocate(gradients);
+  gradients = nullptr;
   for (void* gradient : input_gradients) pool.deallocate(gradient);
   for (void* block : input_blocks_) pool.deallocate(block);
   input_gradients.clear();

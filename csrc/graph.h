@@ -77,7 +77,8 @@ class Graph {
 
   // Running.
   void forward(const int64_t* handles, int64_t count);
-  void backward(int64_t loss);
+  // `retain`: gradients of all nodes can be read afterwards, not only those of inputs and parameters.
+  void backward(int64_t loss, bool retain);
   void read_value(int64_t handle, void* out);
   bool read_gradient(int64_t handle, void* out) const;
 
@@ -123,6 +124,8 @@ class Graph {
   std::vector<int32_t> parameter_nodes;                // their nodes
   std::unordered_map<int32_t, CellUse> cells;          // by the cells' numbers
   std::vector<void*> input_gradients;                  // of inputs, from the pool, of the last backward
+  char* gradients = nullptr;                           // of other nodes, from the pool, while there are any
+  bool retains_gradients = false;                      // after backward
   GraphCounters counters;
 
  private:

@@ -183,7 +183,7 @@ const Plan& Graph::plan(int64_t index) const {
   return plan_executed(index) ? *rounds[index] : *pending_;
 }
 
-void Graph::backward(int64_t loss_handle) {
+void Graph::backward(int64_t loss_handle, bool retain) {
   if (releases()) fail(LN_GRAPH_ERROR, "backward: the graph was made with train=False; nothing was kept for backward");
   const int32_t loss = resolve(loss_handle);
   const NodeRecord& node = nodes[loss];
@@ -193,7 +193,7 @@ void Graph::backward(int64_t loss_handle) {
   const int64_t handle = handle_of(loss);
   if (!computed(loss)) forward(&handle, 1);
   Timer timer(&counters.statistics.backward_seconds);
-  run_backward(*this, loss);
+  run_backward(*this, loss, retain);
 }
 
 void Graph::read_value(int64_t handle, void* out) {
@@ -213,7 +213,11 @@ bool Graph::read_gradient(int64_t handle, void* out) const {
   const int32_t id = resolve_node(handle);
   const NodeRecord& node = nodes[id];
   const NodeRecord& root = nodes.root_of(id);
-  if (!node.has(kReached) || !root.grad) return false;
+  if (!node.has(kReached)) return false;
+  if (!root.grad && root.signature >= 0 && root.has(kRequiresGrad))
+    fail(LN_GRAPH_ERROR, "grad: the gradient of node ", describe(id),
+         " was not kept, only those of inputs and parameters were; backward(loss, retain_grad=True) keeps all");
+  if (!root.grad) return false;
   const std::size_t size = element_bytes();
   const char* from = root.grad + node.offset * static_cast<int64_t>(size);
   for (int64_t row = 0; row < node.rows && node.cols > 0; ++row)

@@ -205,8 +205,9 @@ int ln_node_gradient(const ln_graph*, int64_t node, void* out);
 /* Computes what `nodes` need and is not yet computed; count 0: everything. */
 int ln_graph_forward(ln_graph*, const int64_t* nodes, int64_t count);
 /* Gradients of `loss`, a 1 x 1 node; computes it first where needed. Gradients of parameters are
- * added to what they hold, gradients of nodes are those of this call alone. */
-int ln_graph_backward(ln_graph*, int64_t loss);
+ * added to what they hold, gradients of nodes are those of this call alone. `retain` 0: those of other nodes
+ * than inputs share memory and are gone afterwards. */
+int ln_graph_backward(ln_graph*, int64_t loss, int retain);
 
 /* A policy driven from outside: begin, then while ln_schedule_ready() > 0 take one of the signatures
  * it lists, then ln_schedule_run. */

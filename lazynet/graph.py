@@ -196,16 +196,21 @@ class Graph(_nodes.CoreGraph):
         else:
             self._check(lib.ln_graph_forward(self._core, handles, len(handles)))
 
-    def backward(self, loss: Node) -> None:
+    def backward(self, loss: Node, *, retain_grad: bool = False) -> None:
         """Gradients of ``loss``, a ``1 x 1`` node, in all that it depends on; computes it first where needed.
 
         Gradients of parameters are added to what they hold (the optimizer's ``step`` clears them); gradients of nodes
         are those of this call.
+
+        Args:
+            loss: A ``1 x 1`` node.
+            retain_grad: Keep the gradients of all nodes, for ``node.grad``; without it those of inputs alone, and the
+                others share memory.
         """
         self._require_running("backward")
         handle = self._own(loss, "backward")
         self._compute(loss)
-        self._check(lib.ln_graph_backward(self._core, handle))
+        self._check(lib.ln_graph_backward(self._core, handle, retain_grad))
 
     def _compute(self, node: Node) -> None:
         self._require_running("value")

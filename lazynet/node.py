@@ -101,7 +101,11 @@ class Node(_CoreNode):
 
     @property
     def grad(self) -> np.ndarray | None:
-        """The gradient of the last ``backward``, a copy; None where the loss does not depend on the node."""
+        """The gradient of the last ``backward``, a copy; None where the loss does not depend on the node.
+
+        Raises:
+            GraphError: The node is no input, and ``backward`` was called without ``retain_grad=True``.
+        """
         out = np.empty(self.shape, self.graph.dtype)
         status = check(lib.ln_node_gradient(self.graph._core, self._handle, pointer(out)))
         return out if status else None

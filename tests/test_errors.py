@@ -282,3 +282,30 @@ def test_backward_needs_no_memory_for_what_the_loss_does_not_read():
     graph.constant(1.0, 10**6, 10**6)
     graph.backward(x * x)
     assert x.grad.tolist() == [[4.0]]
+
+
+def test_gradients_of_nodes_are_kept_only_where_asked_for():
+    graph = ln.Graph()
+    x = graph.input([[2.0]], requires_grad=True)
+    y, unused = x * 3.0, x * 5.0
+    loss = ln.sum(ln.square(y))
+    graph.backward(loss)
+    assert x.grad.tolist() == [[36.0]] and unused.grad is None
+    with pytest.raises(errors.GraphError, match=r"node %1 mul_scalar \(1, 1\) was not kept.*retain_grad=True"):
+        y.grad  # noqa: B018
+    graph.backward(loss, retain_grad=True)
+    assert y.grad.tolist() == [[12.0]] and loss.grad.tolist() == [[1.0]] and x.grad.tolist() == [[36.0]]
+    graph.backward(loss)
+    assert x.grad.tolist() == [[36.0]]
+
+
+def test_gradients_share_memory():
+    graph = ln.Graph()
+    x = graph.input(np.ones((1000, 100)), requires_grad=True)
+    for number in range(20):
+        x = x * (1.0 + number / 10)  # an operator of its own, so that each has a buffer of its own
+    loss = ln.sum(x)
+    graph.forward(loss)
+    values = graph.statistics()["pool"]["peak_bytes_in_use"]
+    graph.backward(loss)
+    assert graph.statistics()["pool"]["peak_bytes_in_use"] < 1.2 * values

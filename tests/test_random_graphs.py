@@ -92,8 +92,12 @@ def run(seed, size, policy, train=True, eager=False, forward_now=False):
             plan.verify()
     if train:
         graph.backward(loss)
-        values = [node.value for node in nodes]
-        return loss.item(), values, gradients(), [node.grad for node in nodes]
+        sharing = gradients()
+        graph.backward(loss, retain_grad=True)
+        values, kept = [node.value for node in nodes], gradients()
+        for a, b in zip(sharing, kept, strict=True):
+            np.testing.assert_array_equal(a, b)
+        return loss.item(), values, kept, [node.grad for node in nodes]
     return loss.item(), [node.value for node in nodes], None, None
 
 

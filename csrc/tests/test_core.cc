@@ -170,7 +170,7 @@ Result train_once(ln_graph* graph, const Model& model, unsigned seed, const ln_c
   CHECK(ln_graph_clear(graph) == LN_OK);
   CHECK(ln_graph_set_seed(graph, 7) == LN_OK);
   const int64_t loss = build(graph, model, seed, cell);
-  CHECK(ln_graph_backward(graph, loss) == LN_OK);
+  CHECK(ln_graph_backward(graph, loss, 0) == LN_OK);
   Result result = gradients_of(model);
   CHECK(ln_node_value(graph, loss, &result.loss) == LN_OK);
   return result;
@@ -265,7 +265,7 @@ void test_mistakes() {
   CHECK(ln_add1_id(graph, op("lookup"), ln_parameter_handle(model.table), kWords) == LN_FAILED);
   CHECK(ln_error_status() == LN_INDEX_ERROR);
   CHECK(ln_add2(graph, op("add"), node, ln_parameter_handle(model.weight)) > 0 || ln_error_status() == LN_SHAPE_ERROR);
-  CHECK(ln_graph_backward(graph, node) == LN_SHAPE_ERROR);
+  CHECK(ln_graph_backward(graph, node, 0) == LN_SHAPE_ERROR);
   CHECK(ln_graph_clear(graph) == LN_OK);
   CHECK(ln_add1(graph, op("tanh"), node) == LN_FAILED && ln_error_status() == LN_STALE_NODE);
   CHECK(ln_add1(graph, op("tanh"), -5000) == LN_FAILED && ln_error_status() == LN_GRAPH_ERROR);
@@ -284,7 +284,7 @@ void test_out_of_memory() {
     const ln_graph_options options{LN_FLOAT64, 1, 0, 7, limit, 1 << 12};
     ln_graph* small = ln_graph_create(&options);
     const int64_t loss = build(small, model, 5);
-    const int status = ln_graph_backward(small, loss);
+    const int status = ln_graph_backward(small, loss, 0);
     CHECK(status == LN_OK || status == LN_OUT_OF_MEMORY);
     failures += status != LN_OK;
     const Result left = gradients_of(model);
