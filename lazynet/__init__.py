@@ -20,5 +20,6 @@ from .nodes.shape import *
 from .nodes.softmax import *
 from .parameter import Parameter, SparseRows
 from .recur import Structure, recur
+from .saving import Checkpoint, load, save
 
 __version__ = "0.1.0"
