@@ -1,6 +1,6 @@
 """LazyNet: lazy, auto-batching neural networks whose shape differs from example to example."""
 
-from . import batching, errors, init, nn, optim
+from . import batching, errors, init, metrics, nn, optim
 from ._core import num_threads, set_num_threads, vector_unit
 from .anomaly import detect_anomaly
 from .cell import Cell, cell, set_cells
@@ -25,5 +25,6 @@ from .nodes.shape import *
 from .nodes.softmax import *
 from .parameter import Parameter, SparseRows
 from .recur import Structure, recur
+from .saving import Checkpoint, load, save
 
 __version__ = "0.1.0"

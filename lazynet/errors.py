@@ -58,6 +58,10 @@ class StateDictError(LazyNetError, ValueError):
     """A state dict does not fit the module; lists every missing, unexpected and misshapen name."""
 
 
+class CheckpointError(LazyNetError, ValueError):
+    """A checkpoint cannot be written, or is missing, damaged, of another program or of a newer format."""
+
+
 class DataError(LazyNetError, ValueError):
     """A data file is missing or malformed, or a token is not in the vocabulary; names file and line, or the token."""
 

@@ -21,6 +21,9 @@ __all__ = ["Graph"]
 
 _PACKAGE = str(Path(__file__).resolve().parent)
 _CONSTANT = lib.ln_op_id(b"constant")
+_UINT64 = 0xFFFFFFFFFFFFFFFF
+# What every dropout node adds to the seed, as in csrc/graph.cc.
+_SEED_STEP = 0x9E3779B97F4A7C15
 
 
 class Graph(_nodes.CoreGraph):
@@ -49,7 +52,7 @@ class Graph(_nodes.CoreGraph):
         (5.0, [[2.0, 4.0]])
     """
 
-    __slots__ = ("__weakref__", "_chooser", "_core", "_policy", "_sites", "dtype")
+    __slots__ = ("__weakref__", "_chooser", "_core", "_dropouts", "_policy", "_seed", "_sites", "dtype")
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class Graph(_nodes.CoreGraph):
                 "dtype": code,
                 "train": bool(train),
                 "eager": bool(eager),
-                "seed": seed & 0xFFFFFFFFFFFFFFFF,
+                "seed": seed & _UINT64,
                 "memory_limit": memory_limit,
                 "chunk_bytes": chunk_bytes,
             },
@@ -83,6 +86,7 @@ class Graph(_nodes.CoreGraph):
         self._address = int(ffi.cast("intptr_t", core))
         self._chooser: Policy | None = None  # a policy in Python, asked for every batch
         self._sites: dict[int, tuple[str, int]] = {}
+        self._seed, self._dropouts = int(seed), 0  # dropout nodes since the seed was set
         self.dtype = DTYPES[code]
         self.training = bool(train)
         self.policy = policy
@@ -134,7 +138,23 @@ class Graph(_nodes.CoreGraph):
 
     def set_seed(self, seed: int) -> None:
         """Sets the seed of dropout and starts its sequence over."""
-        check(lib.ln_graph_set_seed(self._core, seed & 0xFFFFFFFFFFFFFFFF))
+        check(lib.ln_graph_set_seed(self._core, seed & _UINT64))
+        self._seed, self._dropouts = int(seed), 0
+
+    @property
+    def random_state(self) -> int:
+        """The seed with which ``set_seed`` makes dropout go on from here, in this graph or another.
+
+        Example:
+            >>> import lazynet as ln
+            >>> graph, other = ln.Graph(seed=1), ln.Graph()
+            >>> _ = ln.dropout(graph.constant(1.0, 1, 9), 0.5)
+            >>> other.set_seed(graph.random_state)
+            >>> first, second = (ln.dropout(each.constant(1.0, 1, 9), 0.5).value for each in (graph, other))
+            >>> (first == second).all().item()
+            True
+        """
+        return (self._seed + _SEED_STEP * self._dropouts) & _UINT64
 
     def set_memory_limit(self, limit: int) -> None:
         """Sets how many bytes the pool may hold; 0 for no limit."""

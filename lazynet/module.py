@@ -10,6 +10,7 @@ import numpy as np
 
 from . import errors
 from ._nodes import note_structure_change
+from ._state_dict import Expected, differences
 from .parameter import Parameter
 
 __all__ = ["Module", "RecordedReads"]
@@ -128,24 +129,16 @@ class Module:
             raise errors.StateDictError(
                 f"load_state_dict: {type(state).__name__} is given; a mapping of names to arrays is required"
             )
-        own = dict(self._named("", set()))
-        arrays = {name: np.asarray(value) for name, value in state.items() if name in own}
-        missing = [name for name in own if name not in state] if strict else []
-        unexpected = [name for name in state if name not in own] if strict else []
-        misshapen = [
-            f"{name} {array.shape} of {array.dtype} instead of {own[name].shape}"
-            for name, array in arrays.items()
-            if array.shape != own[name].shape or array.dtype.kind not in "fiub"
-        ]
-        problems = [
-            f"{what}: {', '.join(names)}"
-            for what, names in (("missing", missing), ("unexpected", unexpected), ("misshapen", misshapen))
-            if names
-        ]
-        if problems:
-            raise errors.StateDictError(f"load_state_dict into {type(self).__name__}: {'; '.join(problems)}")
-        for name, array in arrays.items():
-            own[name].value = array
+        if problems := self._differences(state, strict=strict):
+            raise errors.StateDictError(f"load_state_dict into {type(self).__name__}: {problems}")
+        for name, parameter in self._named("", set()):
+            if name in state:
+                parameter.value = state[name]
+
+    def _differences(self, state: Mapping[str, Any], **options: bool) -> str:
+        """What keeps ``state`` from being loaded; empty where nothing does."""
+        expected = {name: Expected(each.shape, each.dtype) for name, each in self._named("", set())}
+        return differences(expected, state, **options)
 
 
 def _members(name: str, value: Any) -> Iterator[tuple[str, Parameter | Module]]:

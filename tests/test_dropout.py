@@ -44,3 +44,26 @@ def test_unequal_lengths_run_in_one_kernel():
     results = [ln.dropout(graph.input(np.ones((n, 3))), 0.5) for n in (1, 4, 0, 7)]
     graph.forward(*results)
     assert graph.statistics()["kernels_forward"] == 1
+
+
+def test_the_random_state_goes_on_where_it_was():
+    @ln.cell
+    def cell(x):
+        return ln.tanh(ln.dropout(x, 0.5))
+
+    def masks(graph, count):
+        result = []
+        for _ in range(count):
+            with graph:
+                x = graph.input(np.ones((1, 64)))
+                result.append(
+                    (cell(x).value, ln.nn.Dropout(0.3)(x).value, ln.dropout(x, 0.0), ln.dropout(x, 0.5).value)
+                )
+        return [[np.asarray(part).tobytes() for part in (a, b, c)] for a, b, _, c in result]
+
+    whole, first, second = ln.Graph(seed=-3), ln.Graph(seed=-3), ln.Graph(eager=True)
+    wanted = masks(whole, 5)
+    assert masks(first, 2) == wanted[:2]
+    second.set_seed(first.random_state)
+    assert second.random_state == first.random_state
+    assert masks(second, 3) == wanted[2:] and second.random_state == whole.random_state

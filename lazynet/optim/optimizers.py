@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import errors
 from .._core import check, ffi, last_error, lib
+from .._state_dict import Expected, differences
 from ..parameter import Parameter, _Memory
 
 __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "clip_grad_norm"]
@@ -84,12 +85,7 @@ class Optimizer:
         Returns:
             With ``max_norm``, the norm before scaling.
         """
-        for parameter, core in zip(self.parameters, self._cores, strict=True):
-            if parameter._core is not core:
-                raise errors.NodeTypeError(
-                    f"optimizer: parameter {parameter.name} became {parameter.dtype} after the optimizer was made; make "
-                    "the optimizer after that"
-                )
+        self._require_unconverted()
         norm = None
         scale = 1.0
         if max_norm is not None:
@@ -99,6 +95,14 @@ class Optimizer:
         self._hyperparameters.learning_rate = self.lr
         check(lib.ln_optimizer_step(self._core, self._hyperparameters, scale))
         return norm
+
+    def _require_unconverted(self) -> None:
+        for parameter, core in zip(self.parameters, self._cores, strict=True):
+            if parameter._core is not core:
+                raise errors.NodeTypeError(
+                    f"optimizer: parameter {parameter.name} became {parameter.dtype} after the optimizer was made; make "
+                    "the optimizer after that"
+                )
 
     def zero_grad(self) -> None:
         """Forgets the gradients; ``step()`` does so too."""
@@ -115,38 +119,61 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """The learning rate, and for every parameter by its place its step count and copies of its state."""
-        state: dict[str, Any] = {"lr": self.lr}
-        for index in range(len(self.parameters)):
-            steps = int(lib.ln_optimizer_steps(self._core, index))
-            state[f"{index}.steps"] = steps
-            if steps:
-                for slot, name in enumerate(self._slots):
-                    state[f"{index}.{name}"] = self._state(index, slot).copy()
-        return state
+        return self._state_dict(self._places())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what ``state_dict()`` gave.
+        """Takes over what ``state_dict()`` gave; hyperparameters other than ``lr`` stay what they are.
 
         Raises:
             StateDictError: The state is of other parameters; then nothing was changed.
         """
-        problems = [f"{i}.steps is missing" for i in range(len(self.parameters)) if f"{i}.steps" not in state]
-        kept = {f"{i}.{name}" for i in range(len(self.parameters)) for name in ("steps", *self._slots)}
-        problems += [f"{key} is unexpected" for key in state if key != "lr" and key not in kept]
-        for index, parameter in enumerate(self.parameters):
-            for name in self._slots if state.get(f"{index}.steps") else ():
-                array = np.asarray(state.get(f"{index}.{name}"))
-                if array.shape != parameter.shape:
-                    problems.append(f"{index}.{name} {array.shape} instead of {parameter.shape}")
-        if problems:
-            raise errors.StateDictError(f"load_state_dict into {type(self).__name__}: {'; '.join(problems)}")
-        self.lr = float(state["lr"])
-        for index in range(len(self.parameters)):
-            steps = int(state[f"{index}.steps"])
-            check(lib.ln_optimizer_set_steps(self._core, index, steps))
+        if not isinstance(state, Mapping):
+            raise errors.StateDictError(f"load_state_dict: {type(state).__name__} is given; a mapping is required")
+        if problems := self._differences(state, self._places()):
+            raise errors.StateDictError(f"load_state_dict into {type(self).__name__}: {problems}")
+        self._load_state_dict(state, self._places())
+
+    def _places(self) -> list[str]:
+        return [str(index) for index in range(len(self.parameters))]
+
+    def _state_dict(self, names: Sequence[str]) -> dict[str, Any]:
+        """The state by what the parameters are called."""
+        self._require_unconverted()
+        state: dict[str, Any] = {"lr": self.lr}
+        for index, name in enumerate(names):
+            steps = int(lib.ln_optimizer_steps(self._core, index))
+            state[f"{name}.steps"] = steps
             if steps:
-                for slot, name in enumerate(self._slots):
-                    self._state(index, slot)[...] = state[f"{index}.{name}"]
+                for slot, kind in enumerate(self._slots):
+                    state[f"{name}.{kind}"] = self._state(index, slot).copy()
+        return state
+
+    def _differences(self, state: Mapping[str, Any], names: Sequence[str], **options: bool) -> str:
+        """What keeps ``state`` from being loaded; empty where nothing does."""
+        self._require_unconverted()
+        expected = {"lr": Expected()}
+        for name, parameter in zip(names, self.parameters, strict=True):
+            expected[f"{name}.steps"] = Expected()
+            if np.any(state.get(f"{name}.steps", 0)):
+                for kind in self._slots:
+                    expected[f"{name}.{kind}"] = Expected(parameter.shape, parameter.dtype)
+        return differences(expected, state, **options)
+
+    def _load_state_dict(self, state: Mapping[str, Any], names: Sequence[str]) -> None:
+        steps = [int(state[f"{name}.steps"]) for name in names]
+        used = [new or lib.ln_optimizer_steps(self._core, index) for index, new in enumerate(steps)]
+        # All memory before any change.
+        slots = [
+            (self._state(index, slot), state.get(f"{name}.{kind}", 0))
+            for index, name in enumerate(names)
+            if used[index]
+            for slot, kind in enumerate(self._slots)
+        ]
+        for memory, values in slots:
+            memory[...] = values
+        for index, count in enumerate(steps):
+            check(lib.ln_optimizer_set_steps(self._core, index, count))
+        self.lr = float(state["lr"])
 
 
 class SGD(Optimizer):
