@@ -145,7 +145,7 @@ class Planner {
 
   int32_t buffer_for(int32_t signature) {
     int32_t& known = buffer_of_signature_[signature];
-    if (keep_ && known >= 0) return known;
+    if (keep_ && known >= 0 && takes_more(signature, plan_.buffers[known])) return known;
     if (static_cast<int64_t>(plan_.buffers.size()) == Place::kBuffers)
       fail(LN_GRAPH_ERROR, "plan: it has more than ", Place::kBuffers,
            " buffers; run forward on fewer nodes at a time");
@@ -156,6 +156,13 @@ class Planner {
     unread_.push_back(0);
     stays_.push_back(0);
     return known;
+  }
+
+  // Whether the next batch of a signature goes to the same buffer. Of what has shared arguments all must; else
+  // gradients of large buffers live the shorter the fewer batches they belong to.
+  bool takes_more(int32_t signature, const BufferPlan& buffer) const {
+    constexpr int64_t kLargeBytes = int64_t{1} << 18;
+    return buffer.bytes < kLargeBytes || op_info(signatures_.op(signature)).has_shared;
   }
 
   void count_rows(BatchPlan* batch) {

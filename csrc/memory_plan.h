@@ -64,7 +64,8 @@ struct BatchPlan {
 };
 
 // One buffer a signature when gradients will be wanted, batch after batch, so that a later pass over all of
-// them is one matrix; one buffer a batch in inference, given back after its last reader.
+// them is one matrix; where there is no such pass, several once they are large. One buffer a batch in inference, given
+// back after its last reader.
 struct BufferPlan {
   int64_t bytes = 0;
   int32_t first_batch = 0;
