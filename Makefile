@@ -47,6 +47,7 @@ native-test: setup
 	ASAN_OPTIONS=allocator_may_return_null=1 $(NATIVE)/address/test_buddy_allocator
 	$(NATIVE)/address/test_core $(BLAS)
 	$(NATIVE)/address/test_passes
+	$(NATIVE)/address/test_gradient_plan
 	$(NATIVE)/address/test_threads
 	$(NATIVE)/thread/test_core $(BLAS)
 	$(NATIVE)/thread/test_threads

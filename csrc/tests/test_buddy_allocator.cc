@@ -8,21 +8,11 @@
 
 #include "../buddy_allocator.h"
 #include "../error.h"
+#include "check.h"
 
 using namespace lazynet;
 
 namespace {
-
-int64_t checks = 0;
-
-#define CHECK(condition)                                                   \
-  do {                                                                     \
-    ++checks;                                                              \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                        \
-    }                                                                      \
-  } while (0)
 
 constexpr std::size_t kUnit = BuddyAllocator::kMinimumBlock;
 
@@ -220,5 +210,5 @@ int main() {
   test_limit_and_failing_resource();
   test_mistakes();
   test_random_operations(1000000);
-  std::printf("buddy_allocator: %lld checks passed\n", static_cast<long long>(checks));
+  std::printf("buddy_allocator: %ld checks passed\n", checks.load());
 }

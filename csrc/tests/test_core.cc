@@ -12,19 +12,9 @@
 #include <vector>
 
 #include "../lazynet.h"
+#include "check.h"
 
 namespace {
-
-std::atomic<int64_t> checks{0};
-
-#define CHECK(condition)                                                                                       \
-  do {                                                                                                         \
-    ++checks;                                                                                                  \
-    if (!(condition)) {                                                                                        \
-      std::fprintf(stderr, "%s:%d: %s\nlast error: %s\n", __FILE__, __LINE__, #condition, ln_error_message()); \
-      std::exit(1);                                                                                            \
-    }                                                                                                          \
-  } while (0)
 
 constexpr int kDim = 6, kWords = 11;
 
@@ -336,5 +326,5 @@ int main(int argc, char** argv) {
   test_mistakes();
   test_out_of_memory();
   test_threads();
-  std::printf("core: %lld checks passed\n", static_cast<long long>(checks.load()));
+  std::printf("core: %ld checks passed\n", checks.load());
 }

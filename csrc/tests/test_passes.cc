@@ -7,21 +7,11 @@
 
 #include "../graph.h"
 #include "../passes/passes.h"
+#include "check.h"
 
 using namespace lazynet;
 
 namespace {
-
-int checks = 0;
-
-#define CHECK(condition)                                                   \
-  do {                                                                     \
-    ++checks;                                                              \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                        \
-    }                                                                      \
-  } while (0)
 
 // Two inputs of 4 columns and a function of them, which is traced.
 class Program {
@@ -179,5 +169,5 @@ int main() {
   test_gather_concatenations();
   test_stack_linears();
   test_fuse_elementwise();
-  std::printf("passes: %d checks passed\n", checks);
+  std::printf("passes: %ld checks passed\n", checks.load());
 }

@@ -7,18 +7,11 @@
 #include <vector>
 
 #include "../threads.h"
+#include "check.h"
 
 using namespace lazynet;
 
 namespace {
-
-#define CHECK(condition)                                                   \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                        \
-    }                                                                      \
-  } while (0)
 
 // Rounds of work whose parts write to memory of their own, which the caller then reads.
 void run_rounds(unsigned seed, int rounds) {
