@@ -60,6 +60,19 @@ def build(graph, seed, size, forward_now):
         lambda x: ln.reshape(ln.reshape(x, -1, 1), -1, DIM),
         lambda x: x / (1.5 + ln.square(same_rows(x))),
         lambda x: x + ln.logsumexp(same_rows(x)),
+        lambda x: ln.attention(x, x, same_rows(x), 5, causal=True, window=2, dropout=0.2, training=True),
+        lambda x: ln.attention(x, y := rng.choice(nodes), y),
+        lambda x: ln.softmax(x, window=(1, 2)),
+        lambda x: ln.rms_norm(x, m.scale),
+        lambda x: ln.rotary(x[:, :4], 2, start=rng.randint(0, 3)) @ graph.parameter(m.square)[:4],
+        lambda x: ln.take_rows(x, [rng.randrange(x.rows) for _ in range(rng.randint(1, 3))]) if x.rows else x,
+        lambda x: ln.linear(ln.unfold(x, 2, padding=1), m.weight, transpose=True),
+        lambda x: x + ln.crf_log_partition(x, m.square, m.bias, m.scale) * 0.1,
+        lambda x: (
+            x + ln.linear_cross_entropy(x, m.square, [rng.randrange(DIM) for _ in range(x.rows)], reduction="none")
+        ),
+        lambda x: x + ln.lookup_node(m.table, ln.argmax(x)),
+        lambda x: x * ln.top_k(x, 2)[0][:, 1:],
     ]
     for index in range(size):
         x = rng.choice(nodes[-12:]) if rng.random() < 0.7 else rng.choice(nodes)
