@@ -320,9 +320,7 @@ def test_nests_keep_their_types_and_what_they_share():
     a, b = graph.input([1.0]), graph.input([2.0])
     table = defaultdict(int, {"a": a, "n": 3})
     value = (Rows([a, b, "word"]), Cache(a, b, 7), OrderedDict(x=(b,)), table, None, ())
-    nodes = {}
-    nest.collect(value, nodes)
-    assert list(nodes) == [a._handle, b._handle]
+    assert nest.collect(value) == {a._handle: a, b._handle: b}
     new = {a._handle: graph.input([3.0]), b._handle: graph.input([4.0])}
     rows, cache, ordered, replaced, none, empty = nest.replace(value, new)
     assert type(rows) is Rows and rows[2] == "word" and type(cache) is Cache and cache.position == 7

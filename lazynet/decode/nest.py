@@ -11,16 +11,18 @@ from ..node import Node
 __all__ = ["collect", "replace"]
 
 
-def collect(nest: Any, nodes: dict[int, Node]) -> None:
-    """Adds the nodes of a nest by their handles."""
-    if isinstance(nest, Node):
-        nodes[nest._handle] = nest
-    elif isinstance(nest, (tuple, list)):
-        for item in nest:
-            collect(item, nodes)
-    elif isinstance(nest, dict):
-        for item in nest.values():
-            collect(item, nodes)
+def collect(nest: Any) -> dict[int, Node]:
+    """The nodes of a nest by their handles, each once."""
+    nodes, pending = {}, [nest]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, Node):
+            nodes[each._handle] = each
+        elif isinstance(each, (tuple, list)):
+            pending.extend(each)
+        elif isinstance(each, dict):
+            pending.extend(each.values())
+    return nodes
 
 
 def replace(nest: Any, nodes: Mapping[int, Node]) -> Any:

@@ -135,15 +135,13 @@ class Stepper:
 
     def _nodes(self, states: list[Any]) -> list[Node]:
         """The nodes of all states, each once."""
-        nodes: dict[int, Node] = {}
-        for state in states:
-            collect(state, nodes)
-        for node in nodes.values():
+        nodes = list(collect(states).values())
+        for node in nodes:
             if node.graph is not self.graph:
                 raise errors.GraphError(
                     f"{self._place()} returns a state with a node of another graph; the graph it is given is required"
                 )
-        return list(nodes.values())
+        return nodes
 
     def _held(self) -> int:
         return int(self.graph.statistics()["pool"]["bytes_in_use"]) + len(self.graph) * _BYTES_OF_A_NODE
