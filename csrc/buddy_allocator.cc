@@ -70,12 +70,13 @@ void BuddyAllocator::free_range(Chunk& chunk, std::size_t unit, std::size_t coun
   }
 }
 
-void* BuddyAllocator::take(Chunk& chunk, std::size_t units) {
+int BuddyAllocator::tightest(const Chunk& chunk, std::size_t units) {
   const int wanted = ceil_log2(units);
-  if (wanted > chunk.order) return nullptr;
-  const uint64_t large_enough = chunk.free_orders >> wanted << wanted;
-  if (!large_enough) return nullptr;
-  const int order = __builtin_ctzll(large_enough);
+  const uint64_t large_enough = wanted > chunk.order ? 0 : chunk.free_orders >> wanted << wanted;
+  return large_enough ? __builtin_ctzll(large_enough) : kNone;
+}
+
+void* BuddyAllocator::take(Chunk& chunk, int order, std::size_t units) {
   const std::size_t unit = static_cast<std::size_t>(chunk.first_free[order]);
   remove_free(chunk, unit, order);
   chunk.used_units[unit] = static_cast<uint32_t>(units);
@@ -110,18 +111,24 @@ BuddyAllocator::Chunk* BuddyAllocator::grow(std::size_t units) {
 
 void* BuddyAllocator::allocate(std::size_t bytes) {
   const std::size_t units = units_for(bytes);
-  void* memory = nullptr;
+  Chunk* from = nullptr;
+  int order = kNone;
+  // The tightest block of all chunks, so that what is small does not break up the large ones.
   for (auto& [address, chunk] : chunks_)
-    if ((memory = take(*chunk, units)) != nullptr) break;
-  if (!memory) {
-    Chunk* chunk = grow(units);
-    if (!chunk) {
-      trim();  // whole chunks that are free but too small may stand in the way of a larger one
-      chunk = grow(units);
+    if (const int fit = tightest(*chunk, units); fit < order) {
+      from = chunk.get();
+      order = fit;
     }
-    if (!chunk) return nullptr;
-    memory = take(*chunk, units);
+  if (!from) {
+    from = grow(units);
+    if (!from) {
+      trim();  // whole chunks that are free but too small may stand in the way of a larger one
+      from = grow(units);
+    }
+    if (!from) return nullptr;
+    order = tightest(*from, units);
   }
+  void* memory = take(*from, order, units);
   bytes_in_use_ += units * kMinimumBlock;
   peak_ = std::max(peak_, bytes_in_use_);
   ++allocations_;

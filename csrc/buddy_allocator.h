@@ -72,7 +72,9 @@ class BuddyAllocator {
   void remove_free(Chunk& chunk, std::size_t unit, int order);
   void free_block(Chunk& chunk, std::size_t unit, int order);          // merges with its buddy as far as it goes
   void free_range(Chunk& chunk, std::size_t unit, std::size_t count);  // any units, in power-of-two pieces
-  void* take(Chunk& chunk, std::size_t units);  // nullptr when no block of the chunk is large enough
+  static constexpr int kNone = 64;
+  static int tightest(const Chunk& chunk, std::size_t units);  // order of a free block that is large enough, or kNone
+  void* take(Chunk& chunk, int order, std::size_t units);      // from a free block of that order
   Chunk* grow(std::size_t units);
   Chunk* find(const void* address);
   void check_chunk(const Chunk& chunk) const;
