@@ -7,7 +7,7 @@ of its own, from the state at its first character into the memory at its last on
 The task is to find the words of English written without spaces. Few sentences are segmented for training; the lexicon
 comes from many more. The same model is trained without the lexicon and with it, and both are scored by the F1 of words.
 
-    python examples/lattice_lstm.py --quick                  # an invented language, a few seconds
+    python examples/lattice_lstm.py --quick                   # an invented language, a few seconds
     python examples/lattice_lstm.py --data FOLDER --epochs 8  # Multi30k, English side
 
 FOLDER holds train.en and val.en, tokens separated by spaces: val.en is what it is tested on, and the lexicon is of the
@@ -92,9 +92,8 @@ class Segmenter(ln.Module):
 
 def tags_of(words: list[str]) -> list[str]:
     """A tag a character."""
-    return [
-        tag for word in words for tag in (["S-W"] if len(word) == 1 else ["B-W", *["I-W"] * (len(word) - 2), "E-W"])
-    ]
+    tags = [["S-W"] if len(word) == 1 else ["B-W", *["I-W"] * (len(word) - 2), "E-W"] for word in words]
+    return sum(tags, [])
 
 
 def generate(count: int, lexicon: list[str], seed: int) -> list[list[str]]:
@@ -128,10 +127,10 @@ def evaluate(model: Segmenter, pairs: list[tuple[WordLattice, list[str]]], batch
     return f1.value
 
 
-def train(options: argparse.Namespace, lexicon: Lexicon, data: list[list[list[str]]]) -> tuple[Segmenter, dict]:
-    """A model with this lexicon, and how well it does on the test part."""
+def train(options: argparse.Namespace, lexicon: Lexicon, data: list[list[list[str]]]) -> tuple[Segmenter, float]:
+    """A model with this lexicon, and its F1 on the test part."""
     ln.seed(options.seed)
-    # Lattices are worth keeping: so are the structures that they make when they are first asked.
+    # Made once and kept, as are the structures that lattices make when they are first asked.
     pairs, test = ([(lexicon.lattice(list("".join(words))), tags_of(words)) for words in part] for part in data)
     found = [[span.word for span in lattice.words] for lattice, _ in pairs]
     # Words too rare to learn a vector of their own share one with those of their length.
@@ -139,7 +138,7 @@ def train(options: argparse.Namespace, lexicon: Lexicon, data: list[list[list[st
     words = Vocabulary.build(found, min_count=3, specials=("<unk>", *lengths))
     model = Segmenter(Vocabulary.build(lattice.characters for lattice, _ in pairs), words, options.dim)
     optimizer = ln.optim.Adam(model.parameters(), lr=options.lr)
-    graph, score, rate = ln.Graph(seed=options.seed), 0.0, 0.0
+    graph, score = ln.Graph(seed=options.seed), 0.0
     print(f"{sum(map(len, found)):,} words found in {len(pairs):,} sentences to train on; {len(test):,} to test on")
     for epoch in range(1, 1 + options.epochs):
         start, mean = time.perf_counter(), ln.metrics.Mean()
@@ -157,7 +156,7 @@ def train(options: argparse.Namespace, lexicon: Lexicon, data: list[list[list[st
         score = evaluate(model.eval(), test, options.batch)
         model.train()
         print(f"epoch {epoch}: loss {mean.value:.2f}, {rate:.0f} sentences/s, F1 of words {score:.1%}", flush=True)
-    return model, {"f1": score, "rate": rate}
+    return model, score
 
 
 def main(arguments: list[str] | None = None) -> dict[str, float]:
@@ -182,10 +181,10 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     _, alone = train(options, Lexicon([]), data)
     print(f"characters and a lexicon of {len(lexicon):,} words")
     model, lattice = train(options, Lexicon(lexicon), data)
-    print(f"F1 of words: {alone['f1']:.1%} by characters alone, {lattice['f1']:.1%} with the lexicon")
+    print(f"F1 of words: {alone:.1%} by characters alone, {lattice:.1%} with the lexicon")
     if options.save:
         ln.save(options.save, model=model, characters=model.characters.tokens, words=model.words.tokens)
-    return {"f1_alone": alone["f1"], "f1": lattice["f1"]}
+    return {"f1_alone": alone, "f1": lattice}
 
 
 if __name__ == "__main__":
