@@ -142,7 +142,8 @@ def recur(
         structure: A :class:`Structure`, or what one is made of.
         x: The input, ``(rows, cols)``.
         options: What else the step takes: numbers, strings and the like, no nodes.
-        initial: A state that stands in for the children of every place that has none.
+        initial: A state that stands in for the children of every place that has none. Required where such a place reads
+            no row.
 
     Returns:
         A sequence of states; its ``stacked()`` is one state with a row for every place.
@@ -167,7 +168,8 @@ def recur(
     graph, (rows, cols) = x.graph, x.shape
     if structure.last_row >= rows:
         raise errors.NodeIndexError(
-            f"recur: place {int(np.argmax(structure.rows))} reads row {structure.last_row} of an input of shape {x.shape}"
+            f"recur: place {int(np.argmax(structure.rows))} reads row {structure.last_row} of an input of shape {x.shape}; "
+            f"at least {structure.last_row + 1} rows are required"
         )
     first_state: list[Node] = []
     if initial is not None:
@@ -223,6 +225,10 @@ def _recur_in_python(
     for place in range(len(structure)):
         below = [states[child] for child in children[begin[place] : begin[place + 1]]]
         row = x[rows[place]] if rows[place] >= 0 else None
+        if row is None and initial is None and not below:
+            raise errors.NodeValueError(
+                f"recur: place {place} has no children and reads no row; an initial state is required"
+            )
         place_key = (len(below) * 2 + (row is not None), key)
         state, traced = step._place((row, below or ([] if initial is None else [initial]), *options), {})
         if traced is not None:

@@ -175,10 +175,28 @@ def test_what_recur_refuses():
         ln.recur(lstm._cell, chain, x, "_l0", initial=state)
     with pytest.raises(errors.NodeTypeError, match="options"):
         ln.recur(lstm._cell, chain, x, zero, initial=state)
-    with pytest.raises(errors.NodeIndexError, match="place 2 reads row 2"):
+    with pytest.raises(errors.NodeIndexError, match="place 2 reads row 2 .* at least 3 rows are required"):
         ln.recur(lstm._cell, ln.Structure.chain(3), x, "_l0", initial=state)
     with pytest.raises(errors.NodeTypeError, match="a cell is required"):
         ln.recur(lstm.forward, chain, x)
+
+
+@pytest.mark.parametrize("cells", [True, False])
+def test_a_place_without_children_and_row_needs_an_initial_state(cells):
+    @ln.cell
+    def step(row, states):
+        return states[0] if row is None else ln.tanh(row + states[0])
+
+    graph, start = ln.Graph(), ln.Structure([[], [0]], rows=[-1, 0])
+    x, zero = graph.input([[1.0]]), graph.constant(0.0)
+    before = ln.set_cells(cells)
+    try:
+        for _ in range(2):
+            assert ln.recur(step, start, x, initial=zero)[1].item() == pytest.approx(np.tanh(1))
+            with pytest.raises(errors.NodeValueError, match="place 0 .* an initial state is required"):
+                ln.recur(step, start, x)
+    finally:
+        ln.set_cells(before)
 
 
 def test_a_long_sequence_is_placed_without_recursion():
