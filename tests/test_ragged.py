@@ -183,6 +183,17 @@ def test_top_k_of_equals_and_nan():
         ln.top_k(graph.input([[1.0, 3.0, 3.0, 2.0]]), 5)
 
 
+@pytest.mark.parametrize("k", [1, 7, 600])
+def test_top_k_of_long_rows(k):
+    rng = np.random.default_rng(k)
+    x = rng.integers(0, 400, (5, 1200)).astype(float)
+    x[rng.random(x.shape) < 0.1] = math.nan
+    _, ids = ln.top_k(ln.Graph(dtype="float64").input(x), k)
+    for row, found in zip(x, ids.value.astype(int), strict=True):
+        expected = np.argsort(-np.nan_to_num(row, nan=-1.0), kind="stable")[:k]
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_sparse_table_by_computed_ids():
     table = ln.Parameter(np.arange(8.0).reshape(4, 2), sparse=True)
     graph = ln.Graph()
