@@ -7,7 +7,7 @@ positions (Su et al. 2021), and with --window a word sees so many before it (Bel
 
     python examples/language_model.py --quick
     python examples/language_model.py --data DIR --save lm.safetensors
-    python examples/language_model.py --data DIR --transformer
+    python examples/language_model.py --data DIR --transformer --layers 2 --epochs 4 --dropout 0.2
 
 DIR holds train.en, val.en and test_2016.en, such as Multi30k's, tokenised and a sentence a line. Words that are seen once
 count as <unk>, which is predicted like any other word. --quick makes up sentences.
@@ -129,10 +129,10 @@ def parse(arguments):
     )
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--batch", type=int, default=1000, help="words in a minibatch")
-    parser.add_argument("--dim", type=int, default=256, help="size of word vectors and states")
-    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--dim", type=int, default=192, help="size of word vectors and states")
+    parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--dropout", type=float, default=0.4)
+    parser.add_argument("--dropout", type=float, default=0.3)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=ln.num_threads())

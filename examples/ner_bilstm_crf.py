@@ -33,7 +33,7 @@ class Tagger(ln.Module):
         self.lstm = ln.nn.LSTM(options.embedding + options.filters, options.hidden, bidirectional=True)
         self.out = ln.nn.Linear(2 * options.hidden, len(tags))
         self.crf = ln.nn.CRF(len(tags))
-        self.dropout = ln.nn.Dropout(options.dropout)
+        self.dropout, self.word_dropout = ln.nn.Dropout(options.dropout), ln.nn.Dropout(options.word_dropout)
 
     def emissions(self, graph, sentences):
         """For each sentence a score of every tag for every word, ``(words, tags)``."""
@@ -43,6 +43,8 @@ class Tagger(ln.Module):
             spelled[word] = self.spell(self.dropout(self.embed_letter(graph, self.letters.encode(list(word)))))
         for sentence in sentences:
             known = self.embed(graph, self.words.encode(map(str.lower, sentence)))
+            # Whole words are hidden, so that the model learns to read letters and neighbours.
+            known = known * self.word_dropout(graph.constant(1.0, known.rows, 1))
             read = ln.concat([known, ln.concat([spelled[word] for word in sentence], axis=0)])
             states, _ = self.lstm(self.dropout(read))
             yield self.out(self.dropout(states))
@@ -105,13 +107,14 @@ def parse(arguments):
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--data", type=Path, metavar="DIR", help="folder of train.txt and dev.txt")
     source.add_argument("--quick", action="store_true", help="a few hundred made-up sentences, to see that it runs")
-    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--patience", type=int, default=3, help="epochs without improvement before it stops")
     parser.add_argument("--batch", type=int, default=20, help="sentences in a minibatch")
     parser.add_argument("--embedding", type=int, default=100, help="size of word vectors")
-    parser.add_argument("--filters", type=int, default=50, help="convolutions over letters")
+    parser.add_argument("--filters", type=int, default=100, help="convolutions over letters")
     parser.add_argument("--hidden", type=int, default=128, help="size of each direction's states")
     parser.add_argument("--dropout", type=float, default=0.5)
+    parser.add_argument("--word-dropout", type=float, default=0.3, help="how often a word's vector is hidden")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=ln.num_threads())
@@ -148,7 +151,7 @@ def main(arguments=None):
         schedule.step()
         f1 = evaluate(model, dev).value
         stopping.update(f1, model)
-        print(f"epoch {epoch}: loss {figures['losses'][-1]:.3f}, F1 on the held-out part of train {f1:.1%}", flush=True)
+        print(f"epoch {epoch}: loss {figures['losses'][-1]:.3f}, dev F1 {f1:.1%}", flush=True)
         if options.save:
             ln.save(options.save, **parts, step=epoch)
     stopping.restore(model)
