@@ -128,7 +128,7 @@ def parse(arguments):
         "--window", type=int, help="words before it that a word sees, in every layer of the Transformer"
     )
     parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--batch", type=int, default=1000, help="words in a minibatch")
+    parser.add_argument("--batch", type=int, help="words in a minibatch: 1000, with --quick 200")
     parser.add_argument("--dim", type=int, default=192, help="size of word vectors and states")
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--heads", type=int, default=4)
@@ -146,6 +146,7 @@ def main(arguments=None):
     options = parse(arguments)
     ln.set_num_threads(options.threads)
     ln.seed(options.seed)
+    options.batch = options.batch or (200 if options.quick else 1000)
     if options.quick:
         lines = [made_up(count, seed) for count, seed in ((600, 1), (100, 2), (100, 3))]
     else:
