@@ -10,7 +10,7 @@ positions (Su et al. 2021), and with --window a word sees so many before it (Bel
     python examples/language_model.py --data DIR --transformer --layers 2 --epochs 4 --dropout 0.2
 
 DIR holds train.en, val.en and test_2016.en, such as Multi30k's, tokenised and a sentence a line. Words that are seen once
-count as <unk>, which is predicted like any other word. --quick makes up sentences. On Multi30k the LSTM reaches a perplexity
+count as <unk>, predicted like any other word. --quick makes up sentences. On Multi30k the LSTM reaches a perplexity
 of 29.1 on val.en and 29.4 on test_2016.en, the Transformer 25.8 and 25.7, each after five minutes on one core.
 """
 
