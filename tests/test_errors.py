@@ -41,6 +41,18 @@ def test_shapes(graph):
     np.testing.assert_array_equal((x + 1.0).value, np.ones((2, 3)))
 
 
+def test_lists_and_modules(graph):
+    x, linear = graph.input([1.0]), ln.nn.Linear(1, 1)
+    for build in (ln.average, ln.concat):
+        with pytest.raises(errors.NodeTypeError, match="generator is given; a list of nodes is required"):
+            build(node for node in [x])
+    with pytest.raises(errors.NodeTypeError, match="generator is given; a node or a list of nodes is required"):
+        ln.sum(node for node in [x])
+    for build in (lambda: ln.linear(x, linear), lambda: ln.tanh(linear), lambda: ln.linear_cross_entropy(x, linear, 0)):
+        with pytest.raises(errors.NodeTypeError, match="Linear.* is given; .*module.weight"):
+            build()
+
+
 def test_types(graph):
     x = graph.input([1.0])
     p = ln.Parameter([[1.0]])

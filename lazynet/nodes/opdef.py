@@ -70,13 +70,15 @@ for _name in (
     op(_name)
 
 
-def misuse(name: str, *arguments: Any) -> NoReturn:
+def misuse(name: str, *arguments: Any, required: str = "a node") -> NoReturn:
     """Raises the error for arguments that are not what an operator takes."""
     given = ", ".join("None" if a is None else type(a).__name__ for a in arguments)
     hint = ""
     if arguments and all(hasattr(a, "_handle") and not isinstance(a, Node) for a in arguments):
         hint = "; make a node of a parameter with graph.parameter(p)"
-    raise errors.NodeTypeError(f"{name}: {given} is given; a node is required{hint}")
+    elif any(hasattr(a, "named_parameters") for a in arguments):
+        hint = "; give a module's parameter, such as module.weight, or call the module"
+    raise errors.NodeTypeError(f"{name}: {given} is given; {required} is required{hint}")
 
 
 def graph_of(name: str, *operands: Any) -> Graph:

@@ -59,7 +59,9 @@ def sum(x: Node | Sequence[Node], axis: int | None = None) -> Node:
         if axis is not None:
             raise errors.NodeValueError("sum: a list and an axis are given; a list is summed element by element")
         return _list("sum", x, 0.0)
-    return reduce("sum", _SUM, x, axis)  # type: ignore[arg-type]
+    if not isinstance(x, Node):
+        misuse("sum", x, required="a node or a list of nodes")
+    return reduce("sum", _SUM, x, axis)
 
 
 def average(nodes: Sequence[Node]) -> Node:

@@ -23,7 +23,7 @@ _COPY, _TAKE_ROWS, _TAKE_COLS = op("copy"), op("take_rows"), op("take_cols")
 def build_of_list(name: str, op_id: int, nodes: Sequence[Node], attributes: Sequence[float] = ()) -> Node:
     """An operator of a list of nodes that is not empty."""
     if not isinstance(nodes, (list, tuple)):
-        misuse(name, nodes)
+        misuse(name, nodes, required="a list of nodes")
     if not nodes:
         raise errors.NodeValueError(f"{name}: an empty list is given; at least one node is required")
     try:
