@@ -88,14 +88,14 @@ int32_t Graph::parameter_node(int64_t handle) {
   std::shared_ptr<Parameter> parameter = find_parameter(handle);
   if (!parameter) fail(LN_GRAPH_ERROR, "parameter ", slot, " does not exist (any more)");
   if (parameter->dtype() != options.dtype)
-    fail(LN_TYPE_ERROR, "parameter ", parameter->name, ": its elements are ", dtype_name(parameter->dtype()),
+    fail(LN_TYPE_ERROR, parameter->label(), ": its elements are ", dtype_name(parameter->dtype()),
          "; this graph computes in ", dtype_name(options.dtype));
   const Backend& backend = cpu_backend();
   if (anomaly) {
     const Shape shape = parameter->shape();
     const int64_t at = backend.first_non_finite[options.dtype](parameter->value(), shape.rows, shape.cols, shape.cols);
     if (at >= 0)
-      fail(LN_NON_FINITE, "parameter ", parameter->name, ": row ", at / shape.cols, ", col ", at % shape.cols,
+      fail(LN_NON_FINITE, parameter->label(), ": row ", at / shape.cols, ", col ", at % shape.cols,
            " is NaN or infinite");
   }
   const int32_t id = append(op_info(kOp_parameter), nullptr, 0, parameter->shape(), nullptr, nullptr, 0);

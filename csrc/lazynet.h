@@ -95,6 +95,8 @@ int ln_parameter_sparse_gradient(ln_parameter*, int32_t* rows, void* values);
 int ln_parameter_zero_gradient(ln_parameter*);
 int ln_parameter_set_trainable(ln_parameter*, int trainable);
 int ln_parameter_set_name(ln_parameter*, const char* name);
+/* Another parameter has taken its place: backward fails in graphs that read this one. */
+int ln_parameter_set_replaced(ln_parameter*);
 
 /* ---- optimizers ------------------------------------------------------------------------------- */
 
@@ -174,6 +176,7 @@ ln_cell* ln_cell_create(ln_graph* traced, const int64_t* inputs, int input_count
 void ln_cell_release(ln_cell*); /* graphs that use it keep it alive until cleared */
 int ln_cell_number(const ln_cell*);
 const char* ln_cell_text(ln_cell*, int optimized); /* its steps, before or after optimisation */
+int ln_cell_same(const ln_cell*, const ln_cell*);  /* 1 where both do exactly the same */
 /* The node of a call. Of several outputs, output k is the node k + 1 after it; a single one is the node itself. */
 int64_t ln_add_cell(ln_graph*, int cell, const int64_t* arguments, int count);
 
