@@ -210,7 +210,8 @@ bool Cell::same_program(const Cell& other) const {
     return a.op == b.op && a.arguments == b.arguments && a.attributes == b.attributes && a.result == b.result;
   };
   return inputs == other.inputs && outputs == other.outputs && parameters == other.parameters &&
-         std::equal(values.begin(), values.end(), other.values.begin(), other.values.end(), same_value) &&
+         std::equal(traced_values.begin(), traced_values.end(), other.traced_values.begin(), other.traced_values.end(),
+                    same_value) &&
          std::equal(traced.begin(), traced.end(), other.traced.begin(), other.traced.end(), same_step);
 }
 
@@ -219,6 +220,7 @@ std::shared_ptr<Cell> trace_cell(const Graph& graph, const std::vector<int32_t>&
   std::shared_ptr<Cell> cell = Tracer(graph, inputs, outputs).finish();
   cell->name = std::move(name);
   cell->traced = cell->steps;
+  cell->traced_values = cell->values;
   Registry& all = registry();
   std::lock_guard<std::mutex> lock(all.mutex);
   cell->id = all.next++;

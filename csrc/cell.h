@@ -68,6 +68,7 @@ class Cell {
   int dtype = 0;
   std::vector<CellValue> values;
   std::vector<CellStep> traced, steps;   // before and after the passes
+  std::vector<CellValue> traced_values;  // before the passes
   std::vector<int32_t> inputs, outputs;  // values
   std::vector<std::shared_ptr<Parameter>> parameters;
   int64_t result_cols = 0;  // all outputs side by side

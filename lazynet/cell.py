@@ -241,10 +241,7 @@ class Cell(_CoreCell):
         except TypeError as error:
             raise errors.TraceError(f"{self._label}: an argument is neither a node nor hashable: {error}") from None
         if traced is None or not (isinstance(traced, str) or traced.holds()):
-            if len(rows) > 1:
-                traced = "the inputs have other rows than each other"
-            else:
-                traced = self._trace(graph, nodes, arguments, options)
+            traced = "the inputs have unequal rows" if len(rows) > 1 else self._trace(graph, nodes, arguments, options)
             traces.by_key.pop(key, None)
             _remember(traces.by_key, key, traced)
         return traced
@@ -342,7 +339,7 @@ def cell(function: _Function) -> _Function:
     and other arguments (the last 256 are kept), and what it does there is made into fewer and larger steps. It may call
     other cells, read parameters, and return nodes, or tuples and lists of them. What it does must not depend on the
     number of rows; such a function, one whose operations mix rows, and one that has ids or dropout in it, runs as plain
-    nodes (``explain()`` says so), as do calls whose inputs have other rows than each other.
+    nodes (``explain()`` says so), as do calls whose inputs have unequal rows.
 
     It is called again after an attribute of a module that it read was set to something else, or a list, dict or set in
     one was changed (reading one costs each call a comparison). Other changes are not noticed: of globals and closures,

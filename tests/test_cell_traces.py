@@ -500,3 +500,22 @@ def test_a_model_that_was_converted_between_forward_and_backward():
     unnamed = ln.Parameter([1.0], dtype="float64")
     with pytest.raises(errors.NodeTypeError, match=r"a parameter without a name of shape \(1, 1\): its elements"):
         graph.input([[1.0]]) * unnamed
+
+
+def test_an_anomaly_in_a_cell_names_the_operation():
+    weight = ln.Parameter(np.eye(2))
+
+    @ln.cell
+    def made(x, y):
+        left, right = ln.split(x @ weight, 2)
+        return ln.tanh(y) + ln.exp(left), ln.log(right) * 2.0
+
+    graph = ln.Graph()
+    made(graph.input([[1.0, 1.0]]), graph.input([[1.0]]))
+    for options in ({}, {"train": False}, {"eager": True}):
+        with (
+            ln.detect_anomaly(),
+            pytest.raises(errors.NonFiniteError, match=r"cell: .*; in the cell, log: the value of"),
+        ):
+            graph = ln.Graph(**options)
+            ln.sum(made(graph.input([[1.0, -1.0]] * 3)[1:], graph.input(np.ones((2, 1))))[1], axis=None).item()
