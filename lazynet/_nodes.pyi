@@ -46,8 +46,12 @@ class Traces:
         number: int,
         result: Any,
         outputs: int,
-        guard: Callable[[], bool] | None,
+        guard: Identities | None,
     ) -> None: ...
+
+class Identities:
+    def take(self, containers: list[Any]) -> None: ...
+    def __call__(self) -> bool: ...
 
 class Cell:
     @property

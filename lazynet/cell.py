@@ -224,7 +224,8 @@ class Cell(_CoreCell):
         single = traced.outputs == 1
         result = traced.rebuild([Node(graph, handle if single else handle + 1 + k) for k in range(traced.outputs)])
         if not options:
-            self._traces.add_variant(arguments, graph.training, traced.number, result, traced.outputs, traced.contents)
+            guard = traced.contents and traced.contents.identities
+            self._traces.add_variant(arguments, graph.training, traced.number, result, traced.outputs, guard)
         return result, traced
 
     def _trace_for(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from . import errors
-from ._nodes import note_structure_change
+from ._nodes import Identities, note_structure_change
 from .parameter import Parameter
 
 __all__ = ["OWNED_TRACES", "Contents", "Module", "RecordedReads", "plain_key"]
@@ -42,6 +42,10 @@ class Module:
         if isinstance(value, (Parameter, Module, list, tuple, dict, bool)) or name in vars(self).get(_TRACED, ()):
             note_structure_change()
         super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        note_structure_change()
+        super().__delattr__(name)
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles, which trace their cells themselves."""
@@ -221,27 +225,35 @@ def _recording_read(module: Module, name: str) -> Any:
 
 
 class Contents:
-    """What lists, dicts and sets in attributes of modules held; called, whether they still do."""
+    """What lists, dicts and sets in attributes of modules held; called, whether they still do.
+
+    Attributes:
+        identities: Answers the same at once where they hold the same objects, and no where they may hold equal numbers.
+    """
 
     _MOST = 1000
 
     def __init__(self, attributes: list[tuple[Module, str]]) -> None:
-        # Objects are compared by identity: as long as they are kept no other one can take their place in memory.
-        self._kept: list[Any] = []
-        self._was = [(weakref.ref(module), name, self._of(module, name, self._kept)) for module, name in attributes]
+        self._attributes = [(weakref.ref(module), name) for module, name in attributes]
+        self.identities = Identities()
+        self._was, containers = self._now()
+        self.identities.take(containers)
 
     def __call__(self) -> bool:
         """Whether all hold the same now."""
+        if self.identities():
+            return True
         try:
-            for reference, name, was in self._was:
-                module = reference()
-                if module is None or self._of(module, name, []) != was:
-                    return False
+            now, containers = self._now()
         except OverflowError:
             return False
-        return True
+        if now == self._was:  # other objects of the same numbers
+            self.identities.take(containers)
+        return now == self._was
 
-    def _of(self, module: Module, name: str, kept: list[Any]) -> Hashable:
+    def _now(self) -> tuple[list[Hashable], list[Any]]:
+        """What they hold, numbers by value and objects by identity; and the lists, dicts and sets themselves."""
+        containers: list[Any] = []
         count = 0
 
         def of(value: Any, depth: int) -> Hashable:
@@ -249,21 +261,23 @@ class Contents:
             count += 1
             if count > self._MOST:
                 raise OverflowError(
-                    f"attribute {name} of {type(module).__name__} holds more than {self._MOST} items, which would have to "
-                    "be compared at every call"
+                    f"a list, dict or set among the attributes that it reads holds more than {self._MOST} items, which "
+                    "would have to be compared at every call"
                 )
-            if depth < 16 and isinstance(value, dict):
-                return (type(value), *((of(key, depth + 1), of(item, depth + 1)) for key, item in value.items()))
-            if depth < 16 and isinstance(value, (set, frozenset)):
-                return type(value), frozenset([of(item, depth + 1) for item in value])
-            if depth < 16 and isinstance(value, (list, tuple, deque)):
-                return (type(value), *(of(item, depth + 1) for item in value))
             if isinstance(value, (int, float, complex, str, bytes, np.generic, type(None))):
                 return plain_key(value)
-            kept.append(value)
-            return id(value)
+            if depth == 16 or not isinstance(value, (list, dict, set, deque, tuple, frozenset)):
+                return id(value)
+            if not isinstance(value, (tuple, frozenset)):
+                containers.append(value)
+            items = [of(item, depth + 1) for item in value]
+            if isinstance(value, dict):
+                items += [of(item, depth + 1) for item in value.values()]
+            return type(value), frozenset(items) if isinstance(value, (set, frozenset)) else tuple(items)
 
-        return of(_attribute(module, name), 0)
+        modules = [(reference(), name) for reference, name in self._attributes]
+        now = [of(None if module is None else _attribute(module, name), 0) for module, name in modules]
+        return now, containers
 
 
 def plain_key(value: Any) -> Hashable:

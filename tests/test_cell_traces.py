@@ -5,6 +5,7 @@ import functools
 import gc
 import pickle
 import weakref
+from collections import OrderedDict, deque
 
 import numpy as np
 import pytest
@@ -267,6 +268,50 @@ def test_changes_inside_lists_and_dicts_are_noticed(name, recursion):
     for _ in range(3):
         np.testing.assert_array_equal(run(), plain())
     assert model(x).op == "cell"
+
+
+def test_equal_numbers_are_no_change():
+    model, x = Listed(), ln.Graph().input([[1.5]])
+    model(x)
+    traces = model.forward._traces.by_key
+    (before,) = traces.values()
+    for _ in range(3):
+        model.numbers[0] = float("1.0")
+        model(x)
+    assert list(traces.values()) == [before] and before.contents()
+    model.layers.pop()
+    assert not before.contents() and not before.contents()
+    model.layers.append(Scaled(3.0))
+    assert not before.contents()
+
+
+def test_other_kinds_of_containers():
+    class Kinds(ln.Module):
+        def __init__(self):
+            self.chosen, self.queue, self.ordered = {"a"}, deque([1.0]), OrderedDict(a=1.0, b=2.0)
+
+        @ln.cell
+        def forward(self, x):
+            first = next(iter(self.ordered.values()))
+            return x * (2.0 if "a" in self.chosen else 3.0) * self.queue[0] * first * self.scale
+
+        scale = 1.0
+
+    model, x = Kinds(), ln.Graph().input([[1.0]])
+    model.scale = 5.0
+    expected = 10.0
+    for change, factor in (
+        (lambda: None, 1.0),
+        (lambda: model.chosen.clear(), 1.5),
+        (lambda: model.queue.appendleft(7.0), 7.0),
+        (lambda: model.ordered.move_to_end("a"), 2.0),
+        (lambda: model.ordered.update(b=6.0), 3.0),
+        (lambda: delattr(model, "scale"), 0.2),
+    ):
+        change()
+        expected *= factor
+        for _ in range(2):
+            assert model(x).item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_list_that_is_too_long_to_compare():

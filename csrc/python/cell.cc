@@ -22,7 +22,7 @@ struct Variant {
   int number;            // of the core's cell
   PyTypeObject* result;  // of the tuple of outputs; null: one node
   Py_ssize_t outputs;
-  PyObject* guard;  // tells whether the trace still holds; null: nobody needs to ask
+  PyObject* guard;  // Identities with which the trace holds; null: with any
   void release() {
     for (const Token& token : tokens) Py_XDECREF(token.object);
     Py_XDECREF(result);
@@ -105,16 +105,6 @@ Variant* find(const Traces& traces, const Flat& flat, bool training) {
   return nullptr;
 }
 
-bool holds(PyObject* guard) {
-  Py_INCREF(guard);
-  PyObject* answer = PyObject_CallObject(guard, nullptr);
-  Py_DECREF(guard);
-  const bool good = answer == Py_True;
-  Py_XDECREF(answer);
-  if (PyErr_Occurred()) PyErr_Clear();  // the call in Python meets it again
-  return good;
-}
-
 PyObject* outputs_of(const Variant& variant, PyObject* graph, ln_graph* core, long long handle) {
   if (!variant.result) return new_node(graph, core, handle);
   PyObject* outputs = variant.result->tp_alloc(variant.result, variant.outputs);
@@ -144,7 +134,8 @@ PyObject* call_in_python(PyObject* self, PyObject* const* given, size_t count, P
 // several cells of one name. A new reference; null, without an exception, where there is nothing.
 Traces* traces_in(PyObject* instance, PyObject* cell) {
   if (Py_TYPE(instance)->tp_dictoffset == 0) return nullptr;
-  PyObject* cells = PyObject_GetAttr(instance, cells_name);
+  PyObject* attributes = PyObject_GenericGetDict(instance, nullptr);  // cheaper than asking for the attribute
+  PyObject* cells = attributes ? PyDict_GetItemWithError(attributes, cells_name) : nullptr;
   PyObject* found = cells && PyDict_Check(cells) ? PyDict_GetItemWithError(cells, cell) : nullptr;
   if (!found && PyErr_Occurred()) PyErr_Clear();
   auto* traces = found && Py_TYPE(found) == traces_type ? reinterpret_cast<Traces*>(found) : nullptr;
@@ -152,7 +143,7 @@ Traces* traces_in(PyObject* instance, PyObject* cell) {
   if (traces && !(traces->owner && PyWeakref_Check(traces->owner) && PyWeakref_GetObject(traces->owner) == instance))
     traces = nullptr;
   Py_XINCREF(traces);
-  Py_XDECREF(cells);
+  Py_XDECREF(attributes);
   return traces;
 }
 
@@ -163,8 +154,7 @@ PyObject* place(const Traces& traces, PyObject* const* given, Py_ssize_t count) 
   NodeObject* first = flat.first();
   const auto& graph = *reinterpret_cast<GraphObject*>(first->graph);
   const Variant* variant = graph.tracing ? nullptr : find(traces, flat, graph.training != 0);
-  if (variant && variant->guard)  // which may run any code
-    variant = holds(variant->guard) ? find(traces, flat, graph.training != 0) : nullptr;
+  if (variant && variant->guard && !identities_hold(variant->guard)) variant = nullptr;
   if (!variant) return nullptr;
   int64_t handle = binding.add_cell(first->core, variant->number, flat.handles(), flat.nodes());
   // A failure may only mean that other shapes have come: Python knows what fits them.
@@ -185,8 +175,8 @@ PyObject* cell_call(PyObject* object, PyObject* const* given, size_t count, PyOb
   return call_in_python(object, given, count, names);
 }
 
-// add_variant(arguments as given, training, number, result as returned, outputs, guard or None): remembers a trace for
-// calls like this one, where they can be made here.
+// add_variant(arguments as given, training, number, result as returned, outputs, Identities or None): remembers a trace
+// for calls like this one, where they can be made here.
 PyObject* add_variant(PyObject* object, PyObject* given) {
   auto& self = *reinterpret_cast<Traces*>(object);
   PyObject *arguments, *result, *guard;
@@ -194,6 +184,7 @@ PyObject* add_variant(PyObject* object, PyObject* given) {
   Py_ssize_t outputs;
   if (!PyArg_ParseTuple(given, "O!piOnO", &PyTuple_Type, &arguments, &training, &number, &result, &outputs, &guard))
     return nullptr;
+  if (guard != Py_None && !is_identities(guard)) return PyErr_Format(PyExc_TypeError, "add_variant: no Identities");
   if (self.version != structure_version) {
     clear_variants(&self);
     self.version = structure_version;
