@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <sstream>
+#include <string>
+#include <vector>
 
+#include "cell.h"
 #include "error.h"
 
 namespace lazynet {
@@ -19,6 +22,44 @@ bool node_is_finite(const Graph& graph, int32_t id) {
   return first_non_finite(graph, value, node.rows, node.cols, node.ld) < 0;
 }
 
+// What a call of a cell was traced from, node by node in a graph of its own: the error of the step at fault, or nothing
+// where no step alone is.
+std::string step_at_fault(Graph& graph, const NodeRecord& call) {
+  const Cell& cell = *graph.cell_of(call.signature).cell;
+  Graph inner(graph.options);
+  std::vector<int64_t> handles(cell.traced_values.size());
+  const auto size = static_cast<int64_t>(graph.element_bytes());
+  for (std::size_t v = 0; v < handles.size(); ++v) {
+    const CellValue& value = cell.traced_values[v];
+    if (value.kind == CellValue::Kind::kParameter) handles[v] = -2 - int64_t{cell.parameters[value.number]->slot()};
+    if (value.kind != CellValue::Kind::kInput) continue;
+    const NodeRecord& argument = graph.nodes[graph.nodes.arguments_of(call)[value.number]];
+    const char* from = graph.nodes.root_of(graph.nodes.arguments_of(call)[value.number]).value + argument.offset * size;
+    std::string rows;
+    for (int64_t row = 0; row < argument.rows; ++row)
+      rows.append(from + row * argument.ld * size, argument.cols * size);
+    handles[v] = inner.add_input(argument.shape(), rows.data(), false);
+  }
+  inner.anomaly = true;
+  try {
+    for (const CellStep& step : cell.traced) {
+      std::vector<int64_t> arguments;
+      for (const int32_t v : step.arguments) {
+        const CellValue& value = cell.traced_values[v];
+        arguments.push_back(
+            value.root == v ? handles[v] : inner.add_slice(handles[value.root], 0, call.rows, value.col, value.cols));
+      }
+      handles[step.result] = inner.add(step.op, arguments.data(), static_cast<int>(arguments.size()),
+                                       step.attributes.data(), static_cast<int>(step.attributes.size()), nullptr, 0);
+    }
+    inner.forward(nullptr, 0);
+  } catch (const NonFinite& error) {
+    return error.what();
+  } catch (const Error&) {  // no memory for it: what is known is reported
+  }
+  return "";
+}
+
 [[noreturn]] void report(Graph& graph, int32_t id, int64_t element, const char* what) {
   const NodeRecord& node = graph.nodes[id];
   std::ostringstream text;
@@ -29,6 +70,10 @@ bool node_is_finite(const Graph& graph, int32_t id) {
   for (int32_t k = 0; k < std::min(node.argument_count, 4); ++k)
     text << (k ? ", " : " ") << graph.describe(arguments[k]);
   if (node.argument_count > 4) text << ", ...";
+  if (node.op == kOp_cell && element >= 0) {
+    const std::string step = step_at_fault(graph, node);
+    if (!step.empty()) text << "; in the cell, " << step;
+  }
   throw NonFinite(id, text.str());
 }
 

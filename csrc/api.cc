@@ -102,6 +102,9 @@ int ln_parameter_set_trainable(ln_parameter* parameter, int trainable) {
 int ln_parameter_set_name(ln_parameter* parameter, const char* name) {
   return status_of([&] { parameter->core->name = name; });
 }
+int ln_parameter_set_replaced(ln_parameter* parameter) {
+  return status_of([&] { parameter->core->replaced = true; });
+}
 
 // ---- optimizers
 
@@ -141,6 +144,11 @@ int ln_graph_set_policy(ln_graph* graph, const char* name) {
 }
 int ln_graph_set_seed(ln_graph* graph, uint64_t seed) {
   return with_graph(graph, [&](Graph& core) { core.set_seed(seed); });
+}
+uint64_t ln_graph_random_state(const ln_graph* graph) {
+  uint64_t state = 0;
+  with_graph(graph, [&](Graph& core) { state = core.random_state(); });
+  return state;
 }
 int ln_graph_set_memory_limit(ln_graph* graph, size_t bytes) {
   return with_graph(graph, [&](Graph& core) { core.pool.set_limit(bytes); });
@@ -226,6 +234,7 @@ const char* ln_cell_text(ln_cell* cell, int optimized) {
   cell->text = cell->core->text(optimized ? cell->core->steps : cell->core->traced);
   return cell->text.c_str();
 }
+int ln_cell_same(const ln_cell* a, const ln_cell* b) { return a->core->same_program(*b->core); }
 int64_t ln_add_cell(ln_graph* graph, int cell, const int64_t* arguments, int count) {
   return build(graph, [&](Graph& core) { return core.add_cell(cell, arguments, count); });
 }

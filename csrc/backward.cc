@@ -1,13 +1,14 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "anomaly.h"
 #include "batch_builder.h"
 #include "cell.h"
 #include "cell_run.h"
+#include "error.h"
 #include "executor.h"
 #include "gradient_plan.h"
 #include "measure.h"
@@ -46,22 +47,53 @@ class Backward {
       if (!node.has(kReached) || !node.has(kRequiresGrad)) continue;
       nodes_.root_of(id).flags |= kReached;
       if (node.signature >= 0) ++active;
-      if (node.op == kOp_cell)
-        active_cells_.insert(static_cast<int32_t>(graph_.signatures.attributes(node.signature)[0]));
+      if (node.op == kOp_cell) {
+        mark_cell(id);
+        continue;
+      }
       const int32_t* arguments = nodes_.arguments_of(node);
-      for (int32_t k = 0; k < node.argument_count; ++k)
-        if (nodes_[arguments[k]].has(kRequiresGrad)) nodes_[arguments[k]].flags |= kReached;
+      for (int32_t k = 0; k < node.argument_count; ++k) mark(arguments[k]);
     }
-    for (const auto& [number, use] : graph_.cells) mark_parameters(number, use);
+    for (const auto& [cell, reads] : cell_reads_) mark_parameters(*cell, reads);
+    refuse_replaced();
     for (const auto& round : graph_.rounds) all += static_cast<int64_t>(round->schedule.order.size());
     all_active_ = active == all;
   }
 
+  void mark(int32_t id) {
+    if (nodes_[id].has(kRequiresGrad)) nodes_[id].flags |= kReached;
+  }
+
+  // What those outputs of a call read that the loss depends on. Several outputs are the views that follow the call.
+  void mark_cell(int32_t id) {
+    const NodeRecord& node = nodes_[id];
+    const CellUse& use = graph_.cell_of(node.signature);
+    const std::vector<std::vector<uint8_t>>& reads = use.cell->reads;
+    std::vector<uint8_t>& outputs = cell_reads_[&use];
+    outputs.resize(reads.size(), 0);
+    const int32_t* arguments = nodes_.arguments_of(node);
+    for (std::size_t k = 0; k < reads.size(); ++k) {
+      if (reads.size() > 1 && !nodes_[id + 1 + static_cast<int32_t>(k)].has(kReached)) continue;
+      outputs[k] = 1;
+      for (int32_t a = 0; a < node.argument_count; ++a)
+        if (reads[k][a]) mark(arguments[a]);
+    }
+  }
+
   // A cell reads its parameters without having them as arguments.
-  void mark_parameters(int32_t number, const CellUse& use) {
-    if (!active_cells_.count(number)) return;
-    for (const int32_t id : use.parameter_nodes)
-      if (nodes_[id].has(kRequiresGrad)) nodes_[id].flags |= kReached;
+  void mark_parameters(const CellUse& use, const std::vector<uint8_t>& outputs) {
+    const Cell& cell = *use.cell;
+    for (std::size_t k = 0; k < outputs.size(); ++k)
+      for (std::size_t p = 0; outputs[k] && p < use.parameter_nodes.size(); ++p)
+        if (cell.reads[k][cell.inputs.size() + p]) mark(use.parameter_nodes[p]);
+  }
+
+  // Its gradient would go where nobody sees it.
+  void refuse_replaced() const {
+    for (std::size_t i = 0; i < graph_.parameters.size(); ++i)
+      if (graph_.parameters[i]->replaced && active(graph_.parameter_nodes[i]))
+        fail(LN_GRAPH_ERROR, "backward: ", graph_.parameters[i]->label(),
+             " was given another element type after the graph read it; a graph built after that is required");
   }
 
   bool active(int32_t id) const { return nodes_[id].has(kReached) && nodes_[id].has(kRequiresGrad); }
@@ -335,8 +367,8 @@ class Backward {
   bool all_active_ = false;                       // every node of every round
   std::vector<std::vector<int32_t>> batches_of_;  // of the round at hand, by signatures that have shared arguments
   std::vector<int32_t> shared_members_;
-  std::vector<Piece> inputs_;  // of the cells at hand
-  std::unordered_set<int32_t> active_cells_;
+  std::vector<Piece> inputs_;                                            // of the cells at hand
+  std::unordered_map<const CellUse*, std::vector<uint8_t>> cell_reads_;  // outputs that the loss depends on
   std::vector<Lifetime> lifetimes_;
   std::vector<std::vector<int32_t>> starting_;  // by step: buffers whose gradients begin with it
   int32_t step_ = 0;

@@ -381,7 +381,8 @@ bool BatchBuilder::build_inputs(const int32_t* members, int64_t count, bool back
     for (int32_t k = 0; k < arguments; ++k) {
       Piece& piece = (*inputs)[static_cast<std::size_t>(k * count + i)];
       piece = piece_of(ids[k]);
-      if (!backward || !nodes_[ids[k]].has(kRequiresGrad)) continue;
+      // A cell may have arguments that the loss does not depend on.
+      if (!backward || !nodes_[ids[k]].has(kRequiresGrad) || !nodes_[ids[k]].has(kReached)) continue;
       piece.grad = nodes_.root_of(ids[k]).grad + nodes_[ids[k]].offset * size_;
       overlap_.add(ids[k]);
     }

@@ -15,7 +15,8 @@ namespace {
 
 struct Registry {
   std::mutex mutex;
-  std::vector<std::weak_ptr<Cell>> cells;
+  std::unordered_map<int32_t, std::weak_ptr<Cell>> cells;
+  int32_t next = 0;  // ids are not used again: graphs and caches may still hold one
 };
 Registry& registry() {
   static Registry* instance = new Registry;  // outlives every cell, also at exit
@@ -40,7 +41,10 @@ class Tracer {
       cell_->outputs.push_back(value);
     }
   }
-  std::shared_ptr<Cell> finish() { return std::move(cell_); }
+  std::shared_ptr<Cell> finish() {
+    find_reads();
+    return std::move(cell_);
+  }
 
  private:
   std::vector<int32_t> needed_for(const std::vector<int32_t>& outputs) const {
@@ -120,6 +124,23 @@ class Tracer {
     cell_->values[value].col = of.col + static_cast<int32_t>(col);
   }
 
+  void find_reads() {
+    const std::size_t inputs = cell_->inputs.size();
+    std::vector<std::vector<uint8_t>> reads(cell_->values.size());
+    for (std::size_t v = 0; v < reads.size(); ++v) {
+      const CellValue& value = cell_->values[v];
+      reads[v].assign(inputs + cell_->parameters.size(), 0);
+      if (value.kind == CellValue::Kind::kInput) reads[v][value.number] = 1;
+      if (value.kind == CellValue::Kind::kParameter) reads[v][inputs + value.number] = 1;
+    }
+    for (const CellStep& step : cell_->steps)
+      for (const int32_t argument : step.arguments) {
+        const std::vector<uint8_t>& from = reads[cell_->values[argument].root];
+        for (std::size_t k = 0; k < from.size(); ++k) reads[step.result][k] |= from[k];
+      }
+    for (const int32_t value : cell_->outputs) cell_->reads.push_back(reads[cell_->values[value].root]);
+  }
+
   bool is_parameter(int32_t value) const { return cell_->values[value].kind == CellValue::Kind::kParameter; }
 
   void require_row_wise(int32_t id, const OpInfo& op, const CellStep& step) const {
@@ -174,17 +195,36 @@ class Tracer {
 
 }  // namespace
 
-Cell::~Cell() = default;
+Cell::~Cell() {
+  Registry& all = registry();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  all.cells.erase(id);
+}
+
+bool Cell::same_program(const Cell& other) const {
+  const auto same_value = [](const CellValue& a, const CellValue& b) {
+    return a.kind == b.kind && a.number == b.number && a.rows == b.rows && a.cols == b.cols && a.root == b.root &&
+           a.col == b.col;
+  };
+  const auto same_step = [](const CellStep& a, const CellStep& b) {
+    return a.op == b.op && a.arguments == b.arguments && a.attributes == b.attributes && a.result == b.result;
+  };
+  return inputs == other.inputs && outputs == other.outputs && parameters == other.parameters &&
+         std::equal(traced_values.begin(), traced_values.end(), other.traced_values.begin(), other.traced_values.end(),
+                    same_value) &&
+         std::equal(traced.begin(), traced.end(), other.traced.begin(), other.traced.end(), same_step);
+}
 
 std::shared_ptr<Cell> trace_cell(const Graph& graph, const std::vector<int32_t>& inputs,
                                  const std::vector<int32_t>& outputs, std::string name) {
   std::shared_ptr<Cell> cell = Tracer(graph, inputs, outputs).finish();
   cell->name = std::move(name);
   cell->traced = cell->steps;
+  cell->traced_values = cell->values;
   Registry& all = registry();
   std::lock_guard<std::mutex> lock(all.mutex);
-  cell->id = static_cast<int32_t>(all.cells.size());
-  all.cells.push_back(cell);
+  cell->id = all.next++;
+  all.cells[cell->id] = cell;
   return cell;
 }
 
@@ -200,7 +240,8 @@ void optimize_cell(Cell* cell) {
 std::shared_ptr<Cell> find_cell(int32_t id) {
   Registry& all = registry();
   std::lock_guard<std::mutex> lock(all.mutex);
-  return id >= 0 && id < static_cast<int32_t>(all.cells.size()) ? all.cells[id].lock() : nullptr;
+  const auto found = all.cells.find(id);
+  return found != all.cells.end() ? found->second.lock() : nullptr;
 }
 
 Shape Cell::shape(const Shape* arguments, int count) const {

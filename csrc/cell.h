@@ -68,18 +68,23 @@ class Cell {
   int dtype = 0;
   std::vector<CellValue> values;
   std::vector<CellStep> traced, steps;   // before and after the passes
+  std::vector<CellValue> traced_values;  // before the passes
   std::vector<int32_t> inputs, outputs;  // values
   std::vector<std::shared_ptr<Parameter>> parameters;
   int64_t result_cols = 0;  // all outputs side by side
   int64_t kept_cols = 0;    // of values, beside the result
   int64_t kept_grad_cols = 0, passing_grad_cols = 0;
   std::vector<int64_t> output_cols;  // where each output starts in the result
+  // For every output which inputs, then which parameters, it depends on.
+  std::vector<std::vector<uint8_t>> reads;
 
   ~Cell();
   const CellValue& root_of(int32_t value) const { return values[values[value].root]; }
   // Of a call; throws Error(LN_SHAPE_ERROR) unless the arguments have the columns that were traced and equal rows.
   Shape shape(const Shape* arguments, int count) const;
   std::string text(const std::vector<CellStep>& shown) const;
+  // Whether both do exactly the same.
+  bool same_program(const Cell& other) const;
 };
 
 // From the nodes of `graph`, in which the function was called on inputs. Throws Error(LN_VALUE_ERROR) that says which

@@ -60,8 +60,9 @@ void* CellRun::gradient(int32_t value) const {
 
 bool CellRun::wants_gradient(int32_t value) const {
   const CellValue& v = cell_.values[value];
-  if (v.kind == Kind::kParameter) return graph_.nodes[use_.parameter_nodes[v.number]].has(kRequiresGrad);
-  return true;
+  if (v.kind != Kind::kParameter) return true;
+  const NodeRecord& parameter = graph_.nodes[use_.parameter_nodes[v.number]];
+  return parameter.has(kRequiresGrad) && parameter.has(kReached);
 }
 
 // ---- steps

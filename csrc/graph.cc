@@ -89,14 +89,14 @@ int32_t Graph::parameter_node(int64_t handle) {
   std::shared_ptr<Parameter> parameter = find_parameter(handle);
   if (!parameter) fail(LN_GRAPH_ERROR, "parameter ", slot, " does not exist (any more)");
   if (parameter->dtype() != options.dtype)
-    fail(LN_TYPE_ERROR, "parameter ", parameter->name, ": its elements are ", dtype_name(parameter->dtype()),
+    fail(LN_TYPE_ERROR, parameter->label(), ": its elements are ", dtype_name(parameter->dtype()),
          "; this graph computes in ", dtype_name(options.dtype));
   const Backend& backend = cpu_backend();
   if (anomaly) {
     const Shape shape = parameter->shape();
     const int64_t at = backend.first_non_finite[options.dtype](parameter->value(), shape.rows, shape.cols, shape.cols);
     if (at >= 0)
-      fail(LN_NON_FINITE, "parameter ", parameter->name, ": row ", at / shape.cols, ", col ", at % shape.cols,
+      fail(LN_NON_FINITE, parameter->label(), ": row ", at / shape.cols, ", col ", at % shape.cols,
            " is NaN or infinite");
   }
   const int32_t id = append(op_info(kOp_parameter), nullptr, 0, parameter->shape(), nullptr, nullptr, 0);
@@ -188,7 +188,8 @@ int32_t Graph::append_op(int op_id, const int64_t* handles, int count, const dou
         fail(LN_TYPE_ERROR, op.name, ": argument ", i,
              " is a sparse table, whose gradient only lookup can give; create it with sparse=False");
   if (op.rate >= 0 && attributes[op.rate] > 0) {
-    const uint64_t key = mix(seed_ + 0x9e3779b97f4a7c15u * static_cast<uint64_t>(++random_nodes_));
+    ++random_nodes_;
+    const uint64_t key = mix(random_state());
     const int64_t halves[2] = {static_cast<int64_t>(key & 0xffffffff), static_cast<int64_t>(key >> 32)};
     return append(op, ids_.data(), count, shape, attributes, halves, 2);
   }

@@ -68,7 +68,8 @@ class Graph {
   int64_t add_part(int64_t handle, int axis, int64_t part, int64_t parts);
   int64_t add_reshape(int64_t handle, int64_t rows, int64_t cols);
   void clear();
-  void set_seed(uint64_t seed);  // of dropout; restarts the count of dropout nodes
+  void set_seed(uint64_t seed);  // of dropout and the like; restarts the count of random nodes
+  uint64_t random_state() const { return seed_ + kSeedStep * static_cast<uint64_t>(random_nodes_); }
 
   // The node of a handle; throws Error(LN_STALE_NODE). A parameter's node is made when first asked for.
   int32_t resolve(int64_t handle);
@@ -159,8 +160,9 @@ class Graph {
   std::vector<void*> input_blocks_;  // of the pool, for the data of inputs
   char* input_block_ = nullptr;      // the rest of the last one
   std::size_t input_left_ = 0;
+  static constexpr uint64_t kSeedStep = 0x9e3779b97f4a7c15u;  // from one random node to the next
   uint64_t seed_ = 0;
-  int64_t random_nodes_ = 0;  // dropout nodes since the seed was set
+  int64_t random_nodes_ = 0;  // since the seed was set
   ScheduleCache cache_;
   std::unique_ptr<Plan> pending_;
   std::vector<int32_t> scheduled_needed_;

@@ -95,6 +95,8 @@ int ln_parameter_sparse_gradient(ln_parameter*, int32_t* rows, void* values);
 int ln_parameter_zero_gradient(ln_parameter*);
 int ln_parameter_set_trainable(ln_parameter*, int trainable);
 int ln_parameter_set_name(ln_parameter*, const char* name);
+/* Another parameter has taken its place: backward fails in graphs that read this one. */
+int ln_parameter_set_replaced(ln_parameter*);
 
 /* ---- optimizers ------------------------------------------------------------------------------- */
 
@@ -133,7 +135,8 @@ int ln_graph_clear(ln_graph*); /* forgets all nodes, keeps the memory; handles b
 int64_t ln_graph_node_count(const ln_graph*);
 int64_t ln_graph_version(const ln_graph*);
 int ln_graph_set_policy(ln_graph*, const char* name); /* "depth", "agenda", "lookahead", "none" */
-int ln_graph_set_seed(ln_graph*, uint64_t seed);      /* and restarts the count of dropout nodes */
+int ln_graph_set_seed(ln_graph*, uint64_t seed);      /* and restarts the count of random nodes */
+uint64_t ln_graph_random_state(const ln_graph*);      /* the seed with which random nodes go on from here */
 int ln_graph_set_memory_limit(ln_graph*, size_t bytes);
 int ln_graph_set_anomaly(ln_graph*, int on);
 /* With tracing on, a built node's handle comes back as LN_FAILED - handle, so that the caller may record
@@ -174,6 +177,7 @@ ln_cell* ln_cell_create(ln_graph* traced, const int64_t* inputs, int input_count
 void ln_cell_release(ln_cell*); /* graphs that use it keep it alive until cleared */
 int ln_cell_number(const ln_cell*);
 const char* ln_cell_text(ln_cell*, int optimized); /* its steps, before or after optimisation */
+int ln_cell_same(const ln_cell*, const ln_cell*);  /* 1 where both do exactly the same */
 /* The node of a call. Of several outputs, output k is the node k + 1 after it; a single one is the node itself. */
 int64_t ln_add_cell(ln_graph*, int cell, const int64_t* arguments, int count);
 

@@ -82,6 +82,12 @@ void Parameter::end_writing() {
   --writers_;
 }
 
+std::string Parameter::label() const {
+  if (!name.empty()) return "parameter " + name;
+  return "a parameter without a name of shape (" + std::to_string(shape_.rows) + ", " + std::to_string(shape_.cols) +
+         ")";
+}
+
 bool Parameter::has_gradient() const { return sparse() ? !sparse_rows_->rows().empty() : has_gradient_; }
 
 void Parameter::zero_gradient() {

@@ -61,6 +61,9 @@ class Parameter {
 
   std::string name;
   bool trainable = true;
+  bool replaced = false;  // by one of another element type, which is the one that the user sees
+
+  std::string label() const;  // for errors
 
  private:
   Shape shape_;

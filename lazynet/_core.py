@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from typing import Any, NoReturn
 
@@ -10,7 +11,7 @@ import numpy as np
 from . import errors
 from ._lib import ffi, lib
 
-__all__ = ["DTYPES", "check", "dtype_code", "ffi", "lib", "pointer", "raise_last_error"]
+__all__ = ["DTYPES", "check", "dtype_code", "ffi", "integer", "lib", "pointer", "raise_last_error"]
 
 #: NumPy element types by the core's code.
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
@@ -47,6 +48,17 @@ def pointer(array: np.ndarray) -> Any:
     return ffi.cast("void *", array.ctypes.data)
 
 
+def integer(name: str, what: str, value: Any) -> int:
+    """An integer of at most 64 bits that was given for a setting."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise errors.NodeTypeError(f"{name}: {what} {value!r} is given; an integer is required") from None
+    if not -(2**63) <= number < 2**63:
+        raise errors.NodeValueError(f"{name}: {what} {number} is given; an integer of 64 bits is required")
+    return number
+
+
 def blas_path() -> str:
     """The shared library that the scipy-openblas32 wheel brings."""
     try:
@@ -78,7 +90,8 @@ def set_num_threads(threads: int) -> None:
 
     Results are bit-identical from run to run for a given number.
     """
-    check(lib.ln_set_num_threads(threads))
+    number = integer("set_num_threads", "threads", threads)
+    check(lib.ln_set_num_threads(min(max(number, -1), 2**31 - 1)))
 
 
 def num_threads() -> int:

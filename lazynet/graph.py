@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _nodes, anomaly, errors
-from ._core import DTYPES, check, dtype_code, ffi, last_error, lib, pointer
+from ._core import DTYPES, check, dtype_code, ffi, integer, last_error, lib, pointer
 from .node import Node, settle
 
 if TYPE_CHECKING:
@@ -20,10 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["Graph"]
 
 _PACKAGE = str(Path(__file__).resolve().parent)
+_LEAKED = (
+    "{}: a node is used that was made while a cell was traced and kept by the function; it stands for no call of the cell "
+    "and has no value; return it from the cell instead"
+)
 _CONSTANT = lib.ln_op_id(b"constant")
 _UINT64 = 0xFFFFFFFFFFFFFFFF
-# What every dropout node adds to the seed, as in csrc/graph.cc.
-_SEED_STEP = 0x9E3779B97F4A7C15
 
 
 class Graph(_nodes.CoreGraph):
@@ -52,7 +56,7 @@ class Graph(_nodes.CoreGraph):
         (5.0, [[2.0, 4.0]])
     """
 
-    __slots__ = ("__weakref__", "_chooser", "_core", "_dropouts", "_policy", "_seed", "_sites", "dtype")
+    __slots__ = ("__weakref__", "_chooser", "_core", "_policy", "_recorded", "_sites", "dtype")
 
     def __init__(
         self,
@@ -66,6 +70,9 @@ class Graph(_nodes.CoreGraph):
         chunk_bytes: int = 0,
     ) -> None:
         code = dtype_code(dtype)
+        seed = integer("graph", "seed", seed)
+        memory_limit = integer("graph", "memory_limit", memory_limit)
+        chunk_bytes = integer("graph", "chunk_bytes", chunk_bytes)
         if memory_limit < 0 or chunk_bytes < 0:
             raise errors.NodeValueError("graph: memory_limit and chunk_bytes must not be negative")
         options = ffi.new(
@@ -86,7 +93,7 @@ class Graph(_nodes.CoreGraph):
         self._address = int(ffi.cast("intptr_t", core))
         self._chooser: Policy | None = None  # a policy in Python, asked for every batch
         self._sites: dict[int, tuple[str, int]] = {}
-        self._seed, self._dropouts = int(seed), 0  # dropout nodes since the seed was set
+        self._recorded = False  # what a cell does was recorded in it
         self.dtype = DTYPES[code]
         self.training = bool(train)
         self.policy = policy
@@ -139,7 +146,6 @@ class Graph(_nodes.CoreGraph):
     def set_seed(self, seed: int) -> None:
         """Sets the seed of dropout and starts its sequence over."""
         check(lib.ln_graph_set_seed(self._core, seed & _UINT64))
-        self._seed, self._dropouts = int(seed), 0
 
     @property
     def random_state(self) -> int:
@@ -154,11 +160,11 @@ class Graph(_nodes.CoreGraph):
             >>> (first == second).all().item()
             True
         """
-        return (self._seed + _SEED_STEP * self._dropouts) & _UINT64
+        return int(lib.ln_graph_random_state(self._core))
 
     def set_memory_limit(self, limit: int) -> None:
         """Sets how many bytes the pool may hold; 0 for no limit."""
-        check(lib.ln_graph_set_memory_limit(self._core, limit))
+        check(lib.ln_graph_set_memory_limit(self._core, integer("set_memory_limit", "limit", limit)))
 
     def trim(self) -> None:
         """Gives memory that is not in use back to the system."""
@@ -295,11 +301,18 @@ class Graph(_nodes.CoreGraph):
 
     # ---- for the operators and cells
 
-    def _start_tracing(self) -> None:
-        """From now on nodes stand for those of every call of a cell, so that they have no values."""
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        """Within it a cell is traced: nodes stand for those of every call, so that they have no values, then or later."""
         self._tracing = True
+        try:
+            yield
+        finally:
+            self._recorded = True
 
     def _require_running(self, what: str) -> None:
+        if self._recorded:
+            raise errors.TraceError(_LEAKED.format(what))
         if self._tracing:
             raise errors.TraceError(
                 f"{what}: a cell reads the value of a node while it is traced; what a cell does must not depend on values"
@@ -335,15 +348,24 @@ class Graph(_nodes.CoreGraph):
             if isinstance(error, errors.StaleNodeError):
                 for other in others:
                     several = other if isinstance(other, (list, tuple)) else (other,)
-                    if any(getattr(each, "graph", self) is not self for each in several):
-                        raise errors.GraphError(
-                            "nodes of two graphs meet in one operation; all must belong to the same graph"
-                        )
+                    for each in several:
+                        if getattr(each, "graph", self) is not self:
+                            raise self._meets(each.graph)
             raise self._located(error)
         handle = -1 - handle
         site = _call_site()
         self._sites[handle & 0xFFFFFFFF] = site
         return handle
+
+    def _meets(self, other: Graph) -> errors.LazyNetError:
+        """The error for an operation on nodes of this graph and another."""
+        if self._recorded or other._recorded:
+            return errors.TraceError(_LEAKED.format("cell"))
+        if self._tracing or other._tracing:
+            return errors.TraceError(
+                "cell: the function uses a node from outside of it, by closure or from an attribute; give it as an argument"
+            )
+        return errors.GraphError("nodes of two graphs meet in one operation; all must belong to the same graph")
 
     def _check(self, status: int) -> int:
         if status < 0:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from threading import Lock
+import threading
+import weakref
+from collections import deque
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from . import errors
-from ._nodes import note_structure_change
+from ._nodes import Identities, note_structure_change
 from ._state_dict import Expected, differences
 from .parameter import Parameter
 
-__all__ = ["Module", "RecordedReads"]
+__all__ = ["OWNED_TRACES", "Contents", "Module", "RecordedReads", "plain_key"]
 
 _TRACED = "_traced_attributes"
+#: Where an object keeps what its cells were traced as; csrc/python/cell.cc reads it.
+OWNED_TRACES = "_lazynet_cells"
 
 
 class Module:
@@ -40,9 +44,13 @@ class Module:
             note_structure_change()
         super().__setattr__(name, value)
 
+    def __delattr__(self, name: str) -> None:
+        note_structure_change()
+        super().__delattr__(name)
+
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles, which trace their cells themselves."""
-        return {name: value for name, value in vars(self).items() if name not in (_TRACED, "_cells")}
+        return {name: value for name, value in vars(self).items() if name not in (_TRACED, OWNED_TRACES)}
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Makes calling a module the same as calling its ``forward``, without a call in between."""
@@ -155,24 +163,131 @@ def _members(name: str, value: Any) -> Iterator[tuple[str, Parameter | Module]]:
 class RecordedReads:
     """While it is entered, modules remember which of their attributes are read: what a cell was traced with.
 
-    Setting one of them later makes cells be traced again.
+    Setting one of them later makes cells be traced again. Lists and the like change without being set; what they hold is
+    in ``contents()``.
     """
 
-    _lock, _entered = Lock(), 0
+    _lock, _entered, _in_thread = threading.Lock(), 0, threading.local()
 
-    def __enter__(self) -> None:
+    def __init__(self) -> None:
+        self._changeable: dict[tuple[int, str], Module] = {}
+
+    def __enter__(self) -> RecordedReads:
         with self._lock:
             RecordedReads._entered += 1
             Module.__getattribute__ = _recording_read  # type: ignore[method-assign, assignment]
+        self._outer = self.current()
+        self._in_thread.reads = self
+        return self
 
     def __exit__(self, *_: object) -> None:
+        self._in_thread.reads = self._outer
         with self._lock:
             RecordedReads._entered -= 1
             if RecordedReads._entered == 0:
                 del Module.__getattribute__
 
+    @classmethod
+    def current(cls) -> RecordedReads | None:
+        """The one that this thread has entered last."""
+        reads: RecordedReads | None = getattr(cls._in_thread, "reads", None)
+        return reads
+
+    def add(self, module: Module, name: str) -> None:
+        """Called for every attribute that is read."""
+        if _can_change(_attribute(module, name)):
+            self._changeable[id(module), name] = module
+
+    def contents(self) -> Contents | None:
+        """What the lists and the like hold; None where there are none.
+
+        Raises:
+            OverflowError: They hold too much to be compared at every call.
+        """
+        held = [(module, name) for (_, name), module in self._changeable.items()]
+        return Contents(held) if held else None
+
 
 def _recording_read(module: Module, name: str) -> Any:
     if not name.startswith("__"):
         object.__getattribute__(module, "__dict__").setdefault(_TRACED, set()).add(name)
+        reads = RecordedReads.current()
+        if reads is not None:
+            reads.add(module, name)
     return object.__getattribute__(module, name)
+
+
+class Contents:
+    """What lists, dicts and sets in attributes of modules held; called, whether they still do.
+
+    Attributes:
+        identities: Answers the same at once where they hold the same objects, and no where they may hold equal numbers.
+    """
+
+    _MOST = 1000
+
+    def __init__(self, attributes: list[tuple[Module, str]]) -> None:
+        self._attributes = [(weakref.ref(module), name) for module, name in attributes]
+        self.identities = Identities()
+        self._was, containers = self._now()
+        self.identities.take(containers)
+
+    def __call__(self) -> bool:
+        """Whether all hold the same now."""
+        if self.identities():
+            return True
+        try:
+            now, containers = self._now()
+        except OverflowError:
+            return False
+        if now == self._was:  # other objects of the same numbers
+            self.identities.take(containers)
+        return now == self._was
+
+    def _now(self) -> tuple[list[Hashable], list[Any]]:
+        """What they hold, numbers by value and objects by identity; and the lists, dicts and sets themselves."""
+        containers: list[Any] = []
+        count = 0
+
+        def of(value: Any, depth: int) -> Hashable:
+            nonlocal count
+            count += 1
+            if count > self._MOST:
+                raise OverflowError(
+                    f"a list, dict or set among the attributes that it reads holds more than {self._MOST} items, which "
+                    "would have to be compared at every call"
+                )
+            if isinstance(value, (int, float, complex, str, bytes, np.generic, type(None))):
+                return plain_key(value)
+            if depth == 16 or not isinstance(value, (list, dict, set, deque, tuple, frozenset)):
+                return id(value)
+            if not isinstance(value, (tuple, frozenset)):
+                containers.append(value)
+            items = [of(item, depth + 1) for item in value]
+            if isinstance(value, dict):
+                items += [of(item, depth + 1) for item in value.values()]
+            return type(value), frozenset(items) if isinstance(value, (set, frozenset)) else tuple(items)
+
+        modules = [(reference(), name) for reference, name in self._attributes]
+        now = [of(None if module is None else _attribute(module, name), 0) for module, name in modules]
+        return now, containers
+
+
+def plain_key(value: Any) -> Hashable:
+    """Stands for a value where equal ones must also be of one type and sign: 1, True, 1.0; 0.0, -0.0."""
+    return type(value), float.hex(value) if isinstance(value, float) else value
+
+
+def _attribute(module: Module, name: str) -> Any:
+    """As it is stored, in the module or its classes; nothing of the user's is called."""
+    own = object.__getattribute__(module, "__dict__")
+    if name in own:
+        return own[name]
+    return next((vars(kind)[name] for kind in type(module).__mro__ if name in vars(kind)), None)
+
+
+def _can_change(value: Any, depth: int = 0) -> bool:
+    """Whether it is a list, dict or set, or a tuple that one is in."""
+    if isinstance(value, tuple) and depth < 16:
+        return any(_can_change(item, depth + 1) for item in value)
+    return isinstance(value, (list, dict, set, deque))

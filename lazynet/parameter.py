@@ -81,8 +81,9 @@ class Parameter(_nodes.CoreParameter):
         self.value = values
 
     def convert(self, dtype: Any) -> None:
-        """Changes the element type and forgets the gradient; graphs that hold it keep it as it was."""
+        """Changes the element type and forgets the gradient; graphs that hold it cannot run backward any more."""
         if DTYPES[dtype_code(dtype)] != self.dtype:
+            check(lib.ln_parameter_set_replaced(self._core))
             self._create(self.value, dtype)
             _nodes.note_structure_change()
 
@@ -127,7 +128,10 @@ class Parameter(_nodes.CoreParameter):
     def value(self, values: Any) -> None:
         array = np.asarray(values)
         if array.shape != self.shape:
-            raise errors.ShapeError(f"parameter {self.name}: values of shape {array.shape} for shape {self.shape}")
+            name = self.name or "without a name"
+            raise errors.ShapeError(
+                f"parameter {name}: values of shape {array.shape} are given; shape {self.shape} is required"
+            )
         self.value[...] = array
 
     @property

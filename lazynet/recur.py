@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from . import _nodes, errors
+from . import errors
 from ._core import ffi, lib
-from .cell import Cell, _flatten, _Traced, cells_enabled
+from .cell import Cell, _flatten, _remember, _Traced, cells_enabled
 from .graph import Graph
 from .node import Node, settle
 from .nodes.shape import concat
@@ -38,8 +38,8 @@ class Structure:
             count = len(children)
             self.begin = np.zeros(count + 1, np.int32)
             self.begin[1:] = np.cumsum([len(each) for each in children])
-            self.children = np.array([child for each in children for child in each], np.int32)
-            self.rows = np.arange(count, dtype=np.int32) if rows is None else np.array(rows, np.int32)
+            self.children = _integers([child for each in children for child in each])
+            self.rows = np.arange(count, dtype=np.int32) if rows is None else _integers(rows)
         except (TypeError, ValueError, OverflowError) as error:
             raise errors.NodeTypeError(
                 f"structure: {error}; a sequence of sequences of numbers, and a number a place for rows, is required"
@@ -56,9 +56,16 @@ class Structure:
             raise errors.NodeIndexError(
                 f"structure: place {place} has child {child}; one of the places before it is required"
             )
+        wrong = np.flatnonzero(self.rows < -1)
+        if wrong.size:
+            raise errors.NodeIndexError(
+                f"structure: place {wrong[0]} reads row {self.rows[wrong[0]]}; a row, or -1 for none, is required"
+            )
         # What a place is to a cell: how many children, and whether it reads the input.
         self._kinds, self._kind_of = np.unique(np.diff(self.begin) * 2 + (self.rows >= 0), return_inverse=True)
         self._kind_list = self._kinds.tolist()
+        # The first place that has nothing to read.
+        self._bare = int(np.argmax(self._kind_of == 0)) if self._kind_list[:1] == [0] else -1
         self._cells: dict[tuple[int, ...], Any] = {}
         self._pointers = [ffi.cast("int32_t *", a.ctypes.data) for a in (self.begin, self.children, self.rows)]
 
@@ -88,6 +95,15 @@ class Structure:
         return cells
 
 
+def _integers(values: Sequence[int]) -> np.ndarray:
+    array = np.asarray(values)
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"numbers of type {array.dtype} are given")
+    if array.size and not -(2**31) <= array.min() <= array.max() < 2**31:
+        raise OverflowError("a number of more than 32 bits is given")
+    return array.astype(np.int32)
+
+
 class States(Sequence[Any]):
     """The states of all places, in their order: nodes, or the tuples of nodes that the cell returns."""
 
@@ -104,7 +120,7 @@ class States(Sequence[Any]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        first = self._first[range(len(self))[index]]
+        first = self._first[_place_of(index, len(self))]
         return self._traced.rebuild([Node(self.graph, first + k) for k in range(self._traced.outputs)])
 
     def stacked(self) -> Any:
@@ -114,6 +130,9 @@ class States(Sequence[Any]):
 
 class _PlainStates(list[Any]):
     """The states where the cell runs as plain nodes."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(index if isinstance(index, slice) else _place_of(index, len(self)))
 
     def _column(self, output: int, reverse: bool = False) -> Node:
         """As of :class:`States`."""
@@ -129,6 +148,15 @@ class _PlainStates(list[Any]):
             return self._column(0)
         columns = [self._column(k) for k in range(len(first))]
         return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
+
+
+def _place_of(index: Any, count: int) -> int:
+    try:
+        return range(count)[index]
+    except IndexError:
+        raise errors.NodeIndexError(
+            f"states: place {index} of {count} is asked for; {-count} to {count - 1} is required"
+        ) from None
 
 
 def recur(
@@ -171,12 +199,18 @@ def recur(
             f"recur: place {int(np.argmax(structure.rows))} reads row {structure.last_row} of an input of shape {x.shape}; "
             f"at least {structure.last_row + 1} rows are required"
         )
+    if structure._bare >= 0 and initial is None:
+        raise errors.NodeValueError(
+            f"recur: place {structure._bare} reads no row of the input and has no children; one of them, or an initial "
+            "state, is required"
+        )
     first_state: list[Node] = []
     if initial is not None:
         _flatten(initial, first_state)
-    key = (graph.dtype, graph.training, cols, options, *[node.cols for node in first_state])
+    key = (graph.dtype, graph.training, cols, _key_of(options), *[node.cols for node in first_state])
     known = _known(step, structure, key)
-    if known is None or graph._tracing:
+    # Rows of the input are single, so that a state of more runs as plain nodes do.
+    if known is None or graph._tracing or any(node.rows != 1 for node in first_state):
         return _recur_in_python(step, structure, x, options, initial, key)
     outputs = known[0].outputs
     if initial is not None and len(first_state) != outputs:
@@ -197,15 +231,24 @@ def recur(
 
 def _known(step: Cell, structure: Structure, key: tuple[Any, ...]) -> list[_Traced] | None:
     """The traces of all kinds of places, or None where one is missing."""
-    if step._version != _nodes.current_structure() or not cells_enabled() or not len(structure):
+    traces = step._traces
+    if not traces.are_current() or not cells_enabled() or not len(structure):
         return None
-    recursions = step._recursions
+    recursions = traces.recursions
     try:
-        return [recursions[kind, key] for kind in structure._kind_list]
+        known = [recursions[kind, key] for kind in structure._kind_list]
     except KeyError:
         return None
-    except TypeError as error:
-        raise _no_options(key[3], error) from None
+    return known if all(traced.holds() for traced in known) else None
+
+
+def _key_of(options: tuple[Any, ...]) -> Hashable:
+    try:
+        key = _flatten(options, [])
+        hash(key)
+    except (TypeError, errors.TraceError) as error:
+        raise _no_options(options, error) from None
+    return key
 
 
 def _no_options(options: Any, error: object = "") -> errors.LazyNetError:
@@ -225,13 +268,9 @@ def _recur_in_python(
     for place in range(len(structure)):
         below = [states[child] for child in children[begin[place] : begin[place + 1]]]
         row = x[rows[place]] if rows[place] >= 0 else None
-        if row is None and initial is None and not below:
-            raise errors.NodeValueError(
-                f"recur: place {place} has no children and reads no row; an initial state is required"
-            )
         place_key = (len(below) * 2 + (row is not None), key)
         state, traced = step._place((row, below or ([] if initial is None else [initial]), *options), {})
         if traced is not None:
-            step._recursions[place_key] = traced
+            _remember(step._traces.recursions, place_key, traced)
         states.append(state)
     return states

@@ -56,10 +56,10 @@ def test_the_random_state_goes_on_where_it_was():
         for _ in range(count):
             with graph:
                 x = graph.input(np.ones((1, 64)))
-                result.append(
-                    (cell(x).value, ln.nn.Dropout(0.3)(x).value, ln.dropout(x, 0.0), ln.dropout(x, 0.5).value)
-                )
-        return [[np.asarray(part).tobytes() for part in (a, b, c)] for a, b, _, c in result]
+                attended = ln.attention(x, ln.concat([x] * 9, axis=0), ln.reshape(x, -1, 1)[:9], dropout=0.5)
+                result.append((cell(x), ln.nn.Dropout(0.3)(x), ln.dropout(x, 0.0), attended, ln.dropout(x, 0.5)))
+                result[-1] = [part.value.tobytes() for part in result[-1]]
+        return result
 
     whole, first, second = ln.Graph(seed=-3), ln.Graph(seed=-3), ln.Graph(eager=True)
     wanted = masks(whole, 5)

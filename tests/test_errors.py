@@ -321,3 +321,17 @@ def test_gradients_share_memory():
     values = graph.statistics()["pool"]["peak_bytes_in_use"]
     graph.backward(loss)
     assert graph.statistics()["pool"]["peak_bytes_in_use"] < 1.2 * values
+
+
+def test_settings_that_are_no_integers():
+    for build, text in (
+        (lambda: ln.set_num_threads("2"), "set_num_threads: threads '2'"),
+        (lambda: ln.set_num_threads(1.5), "set_num_threads: threads 1.5"),
+        (lambda: ln.Graph(memory_limit=None), "graph: memory_limit None"),
+        (lambda: ln.Graph(seed="a"), "graph: seed 'a'"),
+        (lambda: ln.Graph().set_memory_limit("1G"), "set_memory_limit: limit '1G'"),
+    ):
+        with pytest.raises(errors.NodeTypeError, match=f"{text} is given; an integer is required"):
+            build()
+    with pytest.raises(errors.NodeValueError):
+        ln.set_num_threads(0)

@@ -193,7 +193,7 @@ def test_a_place_without_children_and_row_needs_an_initial_state(cells):
     try:
         for _ in range(2):
             assert ln.recur(step, start, x, initial=zero)[1].item() == pytest.approx(np.tanh(1))
-            with pytest.raises(errors.NodeValueError, match="place 0 .* an initial state is required"):
+            with pytest.raises(errors.NodeValueError, match="place 0 .* an initial state, is required"):
                 ln.recur(step, start, x)
     finally:
         ln.set_cells(before)
@@ -206,3 +206,70 @@ def test_a_long_sequence_is_placed_without_recursion():
     assert outputs.value.shape == (3000, 2)
     np.testing.assert_array_equal(outputs.value[-1:], finals[0].value)
     assert np.isfinite(outputs.value).all()
+
+
+@pytest.mark.parametrize("cells", [True, False])
+def test_what_structures_and_states_refuse(cells):
+    ln.set_cells(cells)
+    model, graph = Lattice(), ln.Graph(dtype="float64")
+    x = graph.input(np.zeros((2, 4)))
+    for build, error, text in (
+        (lambda: ln.Structure([[], [0.5]]), errors.NodeTypeError, "numbers of type float64"),
+        (lambda: ln.Structure([[], [0]], rows=[0.0, 1.0]), errors.NodeTypeError, "numbers of type float64"),
+        (lambda: ln.Structure([[], [0]], rows=np.array([0, 2**40])), errors.NodeTypeError, "32 bits"),
+        (lambda: ln.Structure([[], [0]], rows=[0, -2]), errors.NodeIndexError, "place 1 reads row -2"),
+        (
+            lambda: ln.recur(model.step, ln.Structure([[], [], [0]], rows=[0, -1, -1]), x),
+            errors.NodeValueError,
+            "place 1 reads no row",
+        ),
+    ):
+        with pytest.raises(error, match=text):
+            build()
+    for _ in range(2):
+        states = ln.recur(model.step, [[], [0]], x)
+        for index in (5, -3):
+            with pytest.raises(errors.NodeIndexError, match=f"place {index} of 2"):
+                states[index]
+        assert len(list(states)) == len(states[:]) == 2 and states[-1] is not None
+
+
+@pytest.mark.parametrize("kind", [ln.nn.LSTM, ln.nn.GRU, ln.nn.RNN])
+def test_what_sequences_refuse(kind):
+    model, graph = kind(3, 2, num_layers=2), ln.Graph()
+    x, name = graph.input(np.zeros((4, 3))), kind.__name__
+    node, wide, two = (graph.constant(0.0, *shape) for shape in ((1, 2), (1, 3), (2, 2)))
+
+    def state(h):
+        return (h, node) if kind is ln.nn.LSTM else h
+
+    assert model(x, [state(node), state(node)])[0].shape == (4, 2)
+    wrong = node if kind is ln.nn.LSTM else (node, node)
+    for initial, error, text in (
+        ([state(node)] * 3, errors.NodeValueError, "initial is 3 states; a list of 2"),
+        ([], errors.NodeValueError, "initial is 0 states"),
+        (node, errors.NodeTypeError, "initial is Node"),
+        (7, errors.NodeTypeError, "initial is int"),
+        ([state(node), state(two)], errors.ShapeError, r"initial state 1 has shape \(2, 2\); \(1, 2\)"),
+        ([state(wide), state(node)], errors.ShapeError, r"initial state 0 has shape \(1, 3\)"),
+        ([wrong, wrong], errors.NodeTypeError, "initial state 0 is"),
+        ([None, None], errors.NodeTypeError, "initial state 0 is NoneType"),
+        ([np.zeros((1, 2))] * 2, errors.NodeTypeError, "initial state 0 is ndarray"),
+    ):
+        for given in (x, [x[0], x[1]], graph.input(np.zeros((0, 3)))):
+            with pytest.raises(error, match=f"{name}: {text}"):
+                model(given, initial)
+    for given, text in (
+        (np.zeros((4, 3)), "ndarray is given"),
+        (None, "NoneType is given"),
+        ([x[0], np.zeros(3)], "list that holds ndarray"),
+    ):
+        with pytest.raises(errors.NodeTypeError, match=f"{name}: {text}"):
+            model(given)
+
+
+@pytest.mark.parametrize("kind", [ln.nn.LSTMCell, ln.nn.GRUCell, ln.nn.RNNCell])
+def test_what_single_steps_refuse(kind):
+    for given in (np.zeros((1, 3)), None):
+        with pytest.raises(errors.NodeTypeError, match=f"{kind.__name__}: .* is given; a node is required"):
+            kind(3, 2)(given)

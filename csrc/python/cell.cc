@@ -22,25 +22,38 @@ struct Variant {
   int number;            // of the core's cell
   PyTypeObject* result;  // of the tuple of outputs; null: one node
   Py_ssize_t outputs;
+  PyObject* guard;  // Identities with which the trace holds; null: with any
   void release() {
     for (const Token& token : tokens) Py_XDECREF(token.object);
     Py_XDECREF(result);
+    Py_XDECREF(guard);
   }
 };
 constexpr std::size_t kMostVariants = 32;
 
+// What calls have been traced as: of a function, or of the method of one object, which holds them itself.
+struct Traces {
+  PyObject_HEAD std::vector<Variant>* variants;
+  long long version;
+  PyObject* owner;  // a weak reference to the object; null of a function
+  PyObject* dict;
+};
+
+// A cell; or one bound to an object, which is made anew wherever a method is looked up and not called at once, as
+// Python's own are.
 struct Cell {
   PyObject_HEAD vectorcallfunc vectorcall;
-  std::vector<Variant>* variants;
-  long long version;
+  Traces* traces;
+  PyObject* origin;  // of a bound cell the one that it was made from, whose attributes it has
+  PyObject* instance;
   PyObject* dict;
   PyObject* weak;
 };
 
 long long structure_version = 0;
 bool enabled = true;
-PyObject *call_name, *bind_name, *cells_name, *key_name;
-PyTypeObject* cell_type = nullptr;
+PyObject *call_name, *traces_name, *cells_name;
+PyTypeObject *cell_type = nullptr, *traces_type = nullptr;
 
 // Arguments taken apart; incomplete where there are too many.
 class Flat {
@@ -85,9 +98,9 @@ class Flat {
   int count_ = 0, nodes_ = 0;
 };
 
-const Variant* find(const Cell& cell, const Flat& flat, bool training) {
-  if (cell.version != structure_version) return nullptr;
-  for (const Variant& variant : *cell.variants)
+Variant* find(const Traces& traces, const Flat& flat, bool training) {
+  if (traces.version != structure_version) return nullptr;
+  for (Variant& variant : *traces.variants)
     if (variant.training == training && flat.matches(variant.tokens)) return &variant;
   return nullptr;
 }
@@ -103,6 +116,12 @@ PyObject* outputs_of(const Variant& variant, PyObject* graph, ln_graph* core, lo
   return outputs;
 }
 
+void clear_variants(Traces* traces) {
+  std::vector<Variant> gone;
+  gone.swap(*traces->variants);  // what is released may run code that calls the cell
+  for (Variant& variant : gone) variant.release();
+}
+
 PyObject* call_in_python(PyObject* self, PyObject* const* given, size_t count, PyObject* names) {
   PyObject* call = PyObject_GetAttr(self, call_name);
   if (!call) return nullptr;
@@ -111,102 +130,239 @@ PyObject* call_in_python(PyObject* self, PyObject* const* given, size_t count, P
   return result;
 }
 
+// What was traced of an object's method is in the object's own attribute, by the cell, because one object may have
+// several cells of one name. A new reference; null, without an exception, where there is nothing.
+Traces* traces_in(PyObject* instance, PyObject* cell) {
+  if (Py_TYPE(instance)->tp_dictoffset == 0) return nullptr;
+  PyObject* attributes = PyObject_GenericGetDict(instance, nullptr);  // cheaper than asking for the attribute
+  PyObject* cells = attributes ? PyDict_GetItemWithError(attributes, cells_name) : nullptr;
+  PyObject* found = cells && PyDict_Check(cells) ? PyDict_GetItemWithError(cells, cell) : nullptr;
+  if (!found && PyErr_Occurred()) PyErr_Clear();
+  auto* traces = found && Py_TYPE(found) == traces_type ? reinterpret_cast<Traces*>(found) : nullptr;
+  // A shallow copy of an object holds what is the object's.
+  if (traces && !(traces->owner && PyWeakref_Check(traces->owner) && PyWeakref_GetObject(traces->owner) == instance))
+    traces = nullptr;
+  Py_XINCREF(traces);
+  Py_XDECREF(attributes);
+  return traces;
+}
+
+// The node of a call like an earlier one; null without an exception where there was none.
+PyObject* place(const Traces& traces, PyObject* const* given, Py_ssize_t count) {
+  Flat flat;
+  if (!flat.take(given, count)) return nullptr;
+  NodeObject* first = flat.first();
+  const auto& graph = *reinterpret_cast<GraphObject*>(first->graph);
+  const Variant* variant = graph.tracing ? nullptr : find(traces, flat, graph.training != 0);
+  if (variant && variant->guard && !identities_hold(variant->guard)) variant = nullptr;
+  if (!variant) return nullptr;
+  int64_t handle = binding.add_cell(first->core, variant->number, flat.handles(), flat.nodes());
+  // A failure may only mean that other shapes have come: Python knows what fits them.
+  if (handle == LN_FAILED || (handle < 0 && !settle(first->graph, &handle))) return nullptr;
+  return outputs_of(*variant, first->graph, first->core, handle);
+}
+
+// Called through a class, or by the interpreter, a method has its object as first argument.
 PyObject* cell_call(PyObject* object, PyObject* const* given, size_t count, PyObject* names) {
   const auto& self = *reinterpret_cast<Cell*>(object);
-  Flat flat;
-  if (!names && enabled && flat.take(given, PyVectorcall_NARGS(count))) {
-    NodeObject* first = flat.first();
-    const auto& graph = *reinterpret_cast<GraphObject*>(first->graph);
-    const Variant* variant = graph.tracing ? nullptr : find(self, flat, graph.training != 0);
-    if (variant) {
-      int64_t handle = binding.add_cell(first->core, variant->number, flat.handles(), flat.nodes());
-      // A failure may only mean that other columns have come: Python knows whether another trace fits them.
-      if (handle != LN_FAILED) {
-        if (handle < 0 && !settle(first->graph, &handle)) return nullptr;
-        return outputs_of(*variant, first->graph, first->core, handle);
-      }
-    }
+  const Py_ssize_t number = PyVectorcall_NARGS(count);
+  if (!names && enabled && number > 0) {
+    Traces* own = self.instance || is_node(given[0]) ? nullptr : traces_in(given[0], object);
+    PyObject* made = own ? place(*own, given + 1, number - 1) : place(*self.traces, given, number);
+    Py_XDECREF(own);
+    if (made || PyErr_Occurred()) return made;
   }
   return call_in_python(object, given, count, names);
 }
 
-// add_variant(arguments as given, training, number, result as returned): remembers a trace for calls like this one,
-// where they can be made here.
+// add_variant(arguments as given, training, number, result as returned, outputs, Identities or None): remembers a trace
+// for calls like this one, where they can be made here.
 PyObject* add_variant(PyObject* object, PyObject* given) {
-  auto& self = *reinterpret_cast<Cell*>(object);
-  PyObject *arguments, *result;
+  auto& self = *reinterpret_cast<Traces*>(object);
+  PyObject *arguments, *result, *guard;
   int training, number;
   Py_ssize_t outputs;
-  if (!PyArg_ParseTuple(given, "O!piOn", &PyTuple_Type, &arguments, &training, &number, &result, &outputs))
+  if (!PyArg_ParseTuple(given, "O!piOnO", &PyTuple_Type, &arguments, &training, &number, &result, &outputs, &guard))
     return nullptr;
+  if (guard != Py_None && !is_identities(guard)) return PyErr_Format(PyExc_TypeError, "add_variant: no Identities");
   if (self.version != structure_version) {
-    for (Variant& variant : *self.variants) variant.release();
-    self.variants->clear();
+    clear_variants(&self);
     self.version = structure_version;
   }
   Flat flat;
-  bool good = self.variants->size() < kMostVariants &&
-              flat.take(&PyTuple_GET_ITEM(arguments, 0), PyTuple_GET_SIZE(arguments)) &&
-              !find(self, flat, training != 0);  // one a structure: other columns are found by Python
+  bool good = flat.take(&PyTuple_GET_ITEM(arguments, 0), PyTuple_GET_SIZE(arguments));
   // One node, or a tuple with the outputs in order and nothing else; of a named tuple too, which adds no memory.
   good = good && (is_node(result) || (PyTuple_Check(result) && PyTuple_GET_SIZE(result) == outputs &&
                                       Py_TYPE(result)->tp_basicsize == PyTuple_Type.tp_basicsize));
   for (Py_ssize_t k = 0; good && PyTuple_Check(result) && k < outputs; ++k) good = is_node(PyTuple_GET_ITEM(result, k));
-  if (good) {
-    Variant variant{flat.tokens(), training != 0, number, nullptr, outputs};
-    if (!is_node(result)) variant.result = Py_TYPE(result);
-    Py_XINCREF(variant.result);
-    for (const Token& token : variant.tokens) Py_XINCREF(token.object);
+  if (!good) Py_RETURN_NONE;
+  Variant variant{flat.tokens(), training != 0, number, nullptr, outputs, guard == Py_None ? nullptr : guard};
+  if (!is_node(result)) variant.result = Py_TYPE(result);
+  Py_XINCREF(variant.result);
+  Py_XINCREF(variant.guard);
+  for (const Token& token : variant.tokens) Py_XINCREF(token.object);
+  Variant* known = find(self, flat, training != 0);  // one a structure: other columns are found by Python
+  if (!known && self.variants->size() < kMostVariants) {
     self.variants->push_back(std::move(variant));
+    Py_RETURN_NONE;
   }
+  // The latest trace takes the place of the one with these arguments, or of the oldest.
+  if (!known) {
+    std::rotate(self.variants->begin(), self.variants->begin() + 1, self.variants->end());
+    known = &self.variants->back();
+  }
+  std::swap(*known, variant);
+  variant.release();
   Py_RETURN_NONE;
 }
 
-PyObject* cell_new(PyTypeObject* type, PyObject*, PyObject*) {
+// ---- life of traces
+
+PyObject* traces_new(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* made = type->tp_alloc(type, 0);
   if (!made) return nullptr;
-  reinterpret_cast<Cell*>(made)->variants = new std::vector<Variant>;
-  reinterpret_cast<Cell*>(made)->vectorcall = cell_call;
-  reinterpret_cast<Cell*>(made)->version = -1;
+  reinterpret_cast<Traces*>(made)->variants = new std::vector<Variant>;
+  reinterpret_cast<Traces*>(made)->version = -1;
   return made;
 }
 
-void cell_dealloc(PyObject* object) {
-  auto* self = reinterpret_cast<Cell*>(object);
-  if (self->weak) PyObject_ClearWeakRefs(object);
-  for (Variant& variant : *self->variants) variant.release();
-  delete self->variants;
+int traces_traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<Traces*>(object);
+  for (const Variant& variant : *self->variants) {
+    for (const Token& token : variant.tokens) Py_VISIT(token.object);
+    Py_VISIT(variant.result);
+    Py_VISIT(variant.guard);
+  }
+  Py_VISIT(self->owner);
+  Py_VISIT(self->dict);
+  Py_VISIT(Py_TYPE(object));
+  return 0;
+}
+
+int traces_clear(PyObject* object) {
+  auto* self = reinterpret_cast<Traces*>(object);
+  clear_variants(self);
+  Py_CLEAR(self->owner);
   Py_CLEAR(self->dict);
+  return 0;
+}
+
+void traces_dealloc(PyObject* object) {
+  PyObject_GC_UnTrack(object);
+  traces_clear(object);
+  delete reinterpret_cast<Traces*>(object)->variants;
   PyTypeObject* type = Py_TYPE(object);
   type->tp_free(object);
   Py_DECREF(type);
 }
 
-// As an attribute of a class a cell is a method: each object has a cell of its own, in its attribute _cells.
+// ---- life of cells
+
+PyObject* cell_new(PyTypeObject* type, PyObject*, PyObject*) {
+  PyObject* traces = PyObject_CallObject(reinterpret_cast<PyObject*>(traces_type), nullptr);
+  PyObject* made = traces ? type->tp_alloc(type, 0) : nullptr;
+  if (!made) {
+    Py_XDECREF(traces);
+    return nullptr;
+  }
+  reinterpret_cast<Cell*>(made)->traces = reinterpret_cast<Traces*>(traces);
+  reinterpret_cast<Cell*>(made)->vectorcall = cell_call;
+  return made;
+}
+
+int cell_traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<Cell*>(object);
+  Py_VISIT(self->traces);
+  Py_VISIT(self->origin);
+  Py_VISIT(self->instance);
+  Py_VISIT(self->dict);
+  Py_VISIT(Py_TYPE(object));
+  return 0;
+}
+
+// The traces stay until the end: a cell without them cannot be called.
+int cell_clear(PyObject* object) {
+  auto* self = reinterpret_cast<Cell*>(object);
+  Py_CLEAR(self->instance);
+  Py_CLEAR(self->origin);
+  Py_CLEAR(self->dict);
+  return 0;
+}
+
+void cell_dealloc(PyObject* object) {
+  auto* self = reinterpret_cast<Cell*>(object);
+  PyObject_GC_UnTrack(object);
+  if (self->weak) PyObject_ClearWeakRefs(object);
+  cell_clear(object);
+  Py_CLEAR(self->traces);
+  PyTypeObject* type = Py_TYPE(object);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+// Takes over the reference to the traces.
+PyObject* bound_cell(Cell* origin, PyObject* instance, PyObject* traces) {
+  PyObject* made = cell_type->tp_alloc(cell_type, 0);
+  if (!made) {
+    Py_DECREF(traces);
+    return nullptr;
+  }
+  auto* bound = reinterpret_cast<Cell*>(made);
+  bound->vectorcall = cell_call;
+  bound->traces = reinterpret_cast<Traces*>(traces);
+  bound->origin = reinterpret_cast<PyObject*>(origin);
+  bound->instance = instance;
+  bound->dict = origin->dict;
+  Py_INCREF(bound->origin);
+  Py_INCREF(instance);
+  Py_XINCREF(bound->dict);
+  return made;
+}
+
+// As an attribute of a class a cell is a method.
 PyObject* cell_get(PyObject* self, PyObject* instance, PyObject*) {
-  if (!instance || instance == Py_None) {
+  auto* cell = reinterpret_cast<Cell*>(self);
+  if (!instance || instance == Py_None || cell->instance) {
     Py_INCREF(self);
     return self;
   }
-  PyObject* cells = PyObject_GetAttr(instance, cells_name);
-  PyObject* key = cells ? PyObject_GetAttr(self, key_name) : nullptr;
-  PyObject* bound = key && PyDict_Check(cells) ? PyDict_GetItemWithError(cells, key) : nullptr;
-  Py_XINCREF(bound);
-  Py_XDECREF(cells);
-  Py_XDECREF(key);
-  if (bound) return bound;
-  if (PyErr_Occurred()) PyErr_Clear();
-  return PyObject_CallMethodObjArgs(self, bind_name, instance, nullptr);
+  auto* traces = reinterpret_cast<PyObject*>(traces_in(instance, self));
+  if (!traces) traces = PyObject_CallMethodObjArgs(self, traces_name, instance, nullptr);
+  return traces ? bound_cell(cell, instance, traces) : nullptr;
 }
 
+// Bound cells are equal where cell and object are the same.
+PyObject* cell_compare(PyObject* a, PyObject* b, int operation) {
+  if (Py_TYPE(b) != cell_type || (operation != Py_EQ && operation != Py_NE)) Py_RETURN_NOTIMPLEMENTED;
+  const auto *left = reinterpret_cast<Cell*>(a), *right = reinterpret_cast<Cell*>(b);
+  const bool same = a == b || (left->instance && left->instance == right->instance && left->origin == right->origin);
+  return PyBool_FromLong(same == (operation == Py_EQ));
+}
+
+Py_hash_t cell_hash(PyObject* self) {
+  const auto* cell = reinterpret_cast<Cell*>(self);
+  const auto bits = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address) >> 4; };
+  const auto hash =
+      static_cast<Py_hash_t>(cell->instance ? bits(cell->instance) * 31 + bits(cell->origin) : bits(self));
+  return hash == -1 ? -2 : hash;
+}
+
+PyMemberDef traces_members[] = {
+    {"__dictoffset__", T_PYSSIZET, offsetof(Traces, dict), READONLY, nullptr},
+    {"owner", T_OBJECT, offsetof(Traces, owner), 0, "A weak reference to the object whose method was traced, or None."},
+    {nullptr, 0, 0, 0, nullptr},
+};
 PyMemberDef members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Cell, vectorcall), READONLY, nullptr},
     {"__dictoffset__", T_PYSSIZET, offsetof(Cell, dict), READONLY, nullptr},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Cell, weak), READONLY, nullptr},
+    {"__self__", T_OBJECT, offsetof(Cell, instance), READONLY, "The object that the cell is bound to, or None."},
+    {"_origin", T_OBJECT, offsetof(Cell, origin), READONLY, "Of a bound cell the one that it was made from."},
+    {"_traces", T_OBJECT, offsetof(Cell, traces), READONLY, "What calls have been traced as."},
     {nullptr, 0, 0, 0, nullptr},
 };
-PyMethodDef methods[] = {
-    {"_add_variant", add_variant, METH_VARARGS, "Remembers a trace for calls with arguments like these."},
+PyMethodDef traces_methods[] = {
+    {"add_variant", add_variant, METH_VARARGS, "Remembers a trace for calls with arguments like these."},
     {nullptr, nullptr, 0, nullptr},
 };
 PyGetSetDef properties[] = {
@@ -220,25 +376,42 @@ void* slot(Function* function) {
 PyType_Slot slots[] = {
     {Py_tp_new, slot(cell_new)},
     {Py_tp_dealloc, slot(cell_dealloc)},
+    {Py_tp_traverse, slot(cell_traverse)},
+    {Py_tp_clear, slot(cell_clear)},
     {Py_tp_call, slot(PyVectorcall_Call)},
     {Py_tp_descr_get, slot(cell_get)},
+    {Py_tp_richcompare, slot(cell_compare)},
+    {Py_tp_hash, slot(cell_hash)},
     {Py_tp_members, members},
-    {Py_tp_methods, methods},
     {Py_tp_getset, properties},
     {0, nullptr},
 };
-PyType_Spec spec = {"lazynet.Cell", sizeof(Cell), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
+PyType_Spec spec = {"lazynet.Cell", sizeof(Cell), 0,
+                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+                    slots};
+PyType_Slot traces_slots[] = {
+    {Py_tp_new, slot(traces_new)},
+    {Py_tp_dealloc, slot(traces_dealloc)},
+    {Py_tp_traverse, slot(traces_traverse)},
+    {Py_tp_clear, slot(traces_clear)},
+    {Py_tp_members, traces_members},
+    {Py_tp_methods, traces_methods},
+    {Py_tp_getset, properties},
+    {0, nullptr},
+};
+PyType_Spec traces_spec = {"lazynet._nodes.Traces", sizeof(Traces), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                           traces_slots};
 
 }  // namespace
 
-PyTypeObject* prepare_cell_type() {
+bool prepare_cell_types(PyTypeObject** cell, PyTypeObject** traces) {
   call_name = PyUnicode_InternFromString("_call");
-  bind_name = PyUnicode_InternFromString("_bind");
-  cells_name = PyUnicode_InternFromString("_cells");
-  key_name = PyUnicode_InternFromString("__name__");
-  if (!call_name || !bind_name || !cells_name || !key_name) return nullptr;
-  cell_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-  return cell_type;
+  traces_name = PyUnicode_InternFromString("_traces_of");
+  cells_name = PyUnicode_InternFromString("_lazynet_cells");
+  if (!call_name || !traces_name || !cells_name) return false;
+  *traces = traces_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&traces_spec));
+  *cell = cell_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  return traces_type && cell_type;
 }
 
 PyObject* note_structure_change(PyObject*, PyObject*) {

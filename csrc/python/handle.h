@@ -51,9 +51,12 @@ extern Binding binding;
 
 extern PyTypeObject graph_type, parameter_type, operator_type;
 extern PyTypeObject* node_type;
-bool prepare_handle_types();        // false: with an exception set
-bool prepare_operator_type();       // "
-PyTypeObject* prepare_cell_type();  // null with an exception set
+bool prepare_handle_types();                                          // false: with an exception set
+bool prepare_operator_type();                                         // "
+bool prepare_cell_types(PyTypeObject** cell, PyTypeObject** traces);  // "
+PyTypeObject* prepare_identities_type();
+bool is_identities(PyObject* object);
+bool identities_hold(PyObject* object);  // no exception is set
 PyObject* note_structure_change(PyObject*, PyObject*);
 PyObject* current_structure(PyObject*, PyObject*);
 PyObject* set_cells(PyObject*, PyObject* on);

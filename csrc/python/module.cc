@@ -136,12 +136,15 @@ bool add_type(PyObject* to, const char* name, PyTypeObject* type) {
 
 PyMODINIT_FUNC PyInit__nodes(void) {
   using namespace lazynet::python;
-  PyTypeObject* cell_type = nullptr;
-  if (!prepare_handle_types() || !prepare_operator_type() || !(cell_type = prepare_cell_type())) return nullptr;
+  PyTypeObject *cell_type, *traces_type, *identities_type;
+  if (!prepare_handle_types() || !prepare_operator_type() || !prepare_cell_types(&cell_type, &traces_type) ||
+      !(identities_type = prepare_identities_type()))
+    return nullptr;
   PyObject* made = PyModule_Create(&module);
   if (!made || !add_type(made, "CoreGraph", &graph_type) || !add_type(made, "CoreParameter", &parameter_type) ||
       !add_type(made, "Node", node_type) || !add_type(made, "Operator", &operator_type) ||
-      !add_type(made, "Cell", cell_type))
+      !add_type(made, "Cell", cell_type) || !add_type(made, "Traces", traces_type) ||
+      !add_type(made, "Identities", identities_type))
     return nullptr;
   return made;
 }

@@ -218,6 +218,13 @@ void operator_dealloc(PyObject* object) {
   Py_TYPE(object)->tp_free(object);
 }
 
+// Copies are the operator itself, pickles its name.
+PyObject* operator_reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(self, "__qualname__"); }
+
+PyMethodDef operator_methods[] = {
+    {"__reduce__", operator_reduce, METH_NOARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
 PyGetSetDef operator_properties[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
@@ -234,6 +241,7 @@ bool prepare_operator_type() {
   operator_type.tp_doc = "A function that builds a node; it has the docstring and signature of its Python form.";
   operator_type.tp_vectorcall_offset = offsetof(Operator, vectorcall);
   operator_type.tp_call = PyVectorcall_Call;
+  operator_type.tp_methods = operator_methods;
   operator_type.tp_getset = operator_properties;
   operator_type.tp_dictoffset = offsetof(Operator, dict);
   operator_type.tp_init = operator_init;

@@ -30,7 +30,10 @@ class Operand(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Nodes that one kernel runs, and where it writes."""
+    """Nodes that one kernel runs, and where it writes.
+
+    ``signature_number`` tells signatures of one text apart, as those of one cell in two modules.
+    """
 
     op: str
     signature: str
@@ -39,6 +42,7 @@ class Batch(NamedTuple):
     buffer: int
     offset: int
     bytes: int
+    signature_number: int
 
 
 class Buffer(NamedTuple):
@@ -109,6 +113,7 @@ class Plan:
             batch.buffer,
             batch.offset_bytes,
             batch.bytes,
+            batch.signature,
         )
 
     def _handle(self, node: int) -> int:
@@ -255,8 +260,10 @@ class Plan:
     def _bound(self, batch_of: dict[int, int]) -> int:
         producers = {node: self._producers(node, batch_of) for node in batch_of}
         bound = 0
-        for signature in {batch.signature for batch in self.batches}:
-            own = {node for batch in self.batches if batch.signature == signature for node in batch.members}
+        members: dict[int, set[int]] = {}
+        for batch in self.batches:
+            members.setdefault(batch.signature_number, set()).update(batch.members)
+        for own in members.values():
             chain: dict[int, int] = {}
             for node in sorted(batch_of):  # ids are in topological order
                 chain[node] = max((chain[p] for p in producers[node]), default=0) + (node in own)

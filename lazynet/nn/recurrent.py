@@ -75,6 +75,8 @@ class _Cell(Module, Generic[State]):
         return linear(h, self.weight_hh, self.bias_hh, transpose=True)
 
     def _zero(self, x: Node) -> Node:
+        if not isinstance(x, Node):
+            raise errors.NodeTypeError(f"{type(self).__name__}: {type(x).__name__} is given; a node is required")
         return x.graph.constant(0.0, x.shape[0], self.hidden_size)
 
 
@@ -188,6 +190,7 @@ class _Sequence(Module, Generic[State]):
     """
 
     gates = 1
+    _parts = 1  # nodes of a state
 
     def __init__(
         self,
@@ -243,10 +246,12 @@ class _Sequence(Module, Generic[State]):
             graph: Only needed for an empty list.
         """
         one_node = isinstance(x, Node)
-        steps = list(x) if not isinstance(x, Node) else []
+        steps = [] if isinstance(x, Node) else self._steps_of(x)
         graph = x.graph if isinstance(x, Node) else graph or self._graph_of(steps)
         length = x.shape[0] if isinstance(x, Node) else len(steps)
         layers = self._suffixes
+        if initial is not None:
+            self._check_states(initial, self.num_layers * len(layers[0]))
         columns = self.hidden_size * len(layers[0])
         finals: list[State] = []
         if length == 0:
@@ -274,6 +279,39 @@ class _Sequence(Module, Generic[State]):
         backward = [self._output(state) for state in passes[1]][::-1]
         return [concat(pair) for pair in zip(forward, backward, strict=True)], finals
 
+    def _steps_of(self, x: Any) -> list[Node]:
+        given = type(x).__name__
+        if isinstance(x, (list, tuple)):
+            strange = [type(step).__name__ for step in x if not isinstance(step, Node)]
+            if not strange:
+                return list(x)
+            given = f"{given} that holds {strange[0]}"
+        raise errors.NodeTypeError(
+            f"{type(self).__name__}: {given} is given; a node (graph.input(array) makes one) or a list of nodes is required"
+        )
+
+    def _check_states(self, initial: Any, number: int) -> None:
+        name, parts = type(self).__name__, self._parts
+        given = f"{len(initial)} states" if isinstance(initial, (list, tuple)) else type(initial).__name__
+        if given != f"{number} states":
+            raise (errors.NodeValueError if given.endswith("states") else errors.NodeTypeError)(
+                f"{name}: initial is {given}; a list of {number}, one for each layer and direction, is required"
+            )
+        for place, state in enumerate(initial):
+            nodes = (state,) if isinstance(state, Node) else state
+            right = isinstance(nodes, (list, tuple)) and all(isinstance(node, Node) for node in nodes)
+            if not right or len(nodes) != parts or isinstance(state, Node) != (parts == 1):
+                required = "a node" if parts == 1 else f"a tuple of {parts} nodes"
+                raise errors.NodeTypeError(
+                    f"{name}: initial state {place} is {type(state).__name__}"
+                    f"{f' of {len(nodes)}' if right and nodes is state else ''}; {required} is required"
+                )
+            for node in nodes:
+                if node.shape != (1, self.hidden_size):
+                    raise errors.ShapeError(
+                        f"{name}: initial state {place} has shape {node.shape}; (1, {self.hidden_size}) is required"
+                    )
+
     @staticmethod
     def _graph_of(steps: list[Node]) -> Graph:
         if not steps:
@@ -300,6 +338,7 @@ class LSTM(_Sequence[LSTMState]):
     """
 
     gates = 4
+    _parts = 2
 
     def _step(self, x: Node, state: LSTMState, hidden: Callable[[Node], Node]) -> LSTMState:
         return _lstm_step(x, LSTMState(*state), hidden)

@@ -30,6 +30,4 @@ def dropout(x: Node, rate: float, training: bool | None = None) -> Node:
     graph = x.graph
     if rate == 0 or not (graph.training if training is None else training):
         return x
-    node = settle(graph, lib.ln_add1_x(graph._core, _DROPOUT, x._handle, rate))
-    graph._dropouts += 1
-    return node
+    return settle(graph, lib.ln_add1_x(graph._core, _DROPOUT, x._handle, rate))
