@@ -110,6 +110,10 @@ class Node(_CoreNode):
         status = check(lib.ln_node_gradient(self.graph._core, self._handle, pointer(out)))
         return out if status else None
 
+    def backward(self, *, retain_grad: bool = False) -> None:
+        """Gradients of this ``1 x 1`` node in all that it depends on, see :meth:`lazynet.Graph.backward`."""
+        self.graph.backward(self, retain_grad=retain_grad)
+
     def item(self) -> float:
         """The value of a ``1 x 1`` node as a Python number."""
         shape = self.shape

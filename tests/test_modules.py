@@ -366,3 +366,13 @@ def test_copies_of_weights_that_inference_keeps_follow_the_weights():
     in_use = graph.statistics()
     run()
     assert graph.statistics()["pool"]["bytes_in_use"] == in_use["pool"]["bytes_in_use"]
+
+
+def test_backward_of_a_node_is_that_of_its_graph():
+    graph = ln.Graph()
+    x = graph.input([[3.0]], requires_grad=True)
+    y = ln.square(x)
+    y.backward()
+    assert x.grad.tolist() == [[6.0]]
+    (y * 2.0).backward(retain_grad=True)
+    assert y.grad.tolist() == [[2.0]]

@@ -121,6 +121,19 @@ def test_rows_one_by_one_are_the_rows_of_the_whole(rotary_base):
     np.testing.assert_allclose(ln.concat(rows, axis=0).value, whole.value, rtol=1e-10)
 
 
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_causal_encoder_goes_on_row_by_row(norm_first):
+    layer = ln.nn.TransformerEncoderLayer(DIM, 2, 6, norm_first=norm_first, rotary_base=100.0, dtype="float64")
+    encoder = ln.nn.TransformerEncoder(layer, 2, ln.nn.LayerNorm(DIM, dtype="float64"))
+    graph = ln.Graph(dtype="float64", train=False)
+    x = graph.input(sentences(lengths=[5])[0])
+    rows, state = [], None
+    for begin, end in ((0, 2), (2, 3), (3, 5)):
+        row, state = encoder.extend(x[begin:end], state)
+        rows.append(row)
+    np.testing.assert_allclose(ln.concat(rows, axis=0).value, encoder(x, is_causal=True).value, rtol=1e-10)
+
+
 def test_copies_of_a_layer_differ_and_pickle():
     encoder = ln.nn.TransformerEncoder(ln.nn.TransformerEncoderLayer(DIM, 2, 6), 2)
     first, second = (layer.linear1.weight.value for layer in encoder.layers)

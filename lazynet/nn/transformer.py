@@ -66,6 +66,17 @@ class _Layer(Module):
             return x + self.dropout(part(norm(x)))
         return norm(x + self.dropout(part(x)))
 
+    def _attend_on(self, x: Node, before: KeysValues | None) -> tuple[Node, KeysValues]:
+        """Self-attention of rows that continue a sequence, and keys and values of all rows so far."""
+        kept: list[KeysValues] = []
+
+        def attend(x: Node) -> Node:
+            attended, now = self.self_attn.extend(x, before)
+            kept.append(now)
+            return attended
+
+        return self._add(x, self.norm1, attend), kept[0]
+
     def _feed_forward(self, x: Node) -> Node:
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
@@ -96,6 +107,11 @@ class TransformerEncoderLayer(_Layer):
         """``(T, d_model)`` in, the same out; masks as in :meth:`MultiheadAttention.forward`."""
         x = self._add(src, self.norm1, lambda x: self.self_attn(x, None, None, src_mask, is_causal, window))
         return self._add(x, self.norm2, self._feed_forward)
+
+    def extend(self, x: Node, before: KeysValues | None) -> tuple[Node, KeysValues]:
+        """The causal result of rows that continue a sequence, and keys and values of all rows so far."""
+        x, now = self._attend_on(x, before)
+        return self._add(x, self.norm2, self._feed_forward), now
 
 
 class TransformerDecoderLayer(_Layer):
@@ -150,16 +166,9 @@ class TransformerDecoderLayer(_Layer):
 
     def extend(self, x: Node, memory: KeysValues, before: KeysValues | None) -> tuple[Node, KeysValues]:
         """The result of rows that continue a sequence, and keys and values of all rows so far."""
-        kept: list[KeysValues] = []
-
-        def attend(x: Node) -> Node:
-            attended, now = self.self_attn.extend(x, before)
-            kept.append(now)
-            return attended
-
-        x = self._add(x, self.norm1, attend)
+        x, now = self._attend_on(x, before)
         x = self._add(x, self.norm2, lambda x: self.multihead_attn.attend(x, memory))
-        return self._add(x, self.norm3, self._feed_forward), kept[0]
+        return self._add(x, self.norm3, self._feed_forward), now
 
 
 def _copies(layer: Module, count: int) -> list[Any]:
@@ -196,6 +205,20 @@ class TransformerEncoder(Module):
         for layer in self.layers:
             src = layer(src, mask, is_causal, window)
         return src if self.norm is None else self.norm(src)
+
+
+    def extend(self, x: Node, state: tuple[KeysValues, ...] | None = None) -> tuple[Node, tuple[KeysValues, ...]]:
+        """Of a causal model: the result of rows that follow those before, and the state after them.
+
+        Args:
+            x: ``(n, d_model)``.
+            state: What the call before gave; None at the start.
+        """
+        kept = []
+        for number, layer in enumerate(self.layers):
+            x, now = layer.extend(x, None if state is None else state[number])
+            kept.append(now)
+        return x if self.norm is None else self.norm(x), tuple(kept)
 
 
 class DecoderState(NamedTuple):
