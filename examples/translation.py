@@ -7,6 +7,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+try:
+    import sacrebleu
+except ImportError:
+    raise SystemExit("sacrebleu is not installed: pip install sacrebleu") from None
+
 import lazynet as ln
 from lazynet.data import Vocabulary, minibatches, read_parallel, token_batches
 
@@ -87,8 +92,6 @@ def translate(model: ln.Module, corpus: Corpus, sources: list, args: argparse.Na
 
 def bleu(translations: list[str], references: list[str]) -> float:
     """Corpus BLEU (Papineni et al. 2002) of words as the corpus separates them, by sacrebleu."""
-    import sacrebleu
-
     return sacrebleu.corpus_bleu(translations, [references], tokenize="none", force=True).score
 
 

@@ -226,7 +226,7 @@ class Graph(_nodes.CoreGraph):
         """Gradients of ``loss``, a ``1 x 1`` node, in all that it depends on; computes it first where needed.
 
         Gradients of parameters are added to what they hold (the optimizer's ``step`` clears them); gradients of nodes
-        are those of this call.
+        are those of this call. Parameters must still be what they were in ``forward``.
 
         Args:
             loss: A ``1 x 1`` node.

@@ -81,6 +81,14 @@ class Perplexity:
             return math.inf
 
 
+def _column(ids: np.ndarray) -> np.ndarray:
+    """One column of ids, which nodes hold as numbers of their type, as a sequence of integers."""
+    if ids.ndim != 2 or ids.shape[1] != 1:
+        return ids
+    ids = ids[:, 0]
+    return ids.astype(np.int64) if ids.dtype.kind == "f" and (ids == np.floor(ids)).all() else ids
+
+
 class Accuracy:
     """The share of predictions that are right; NaN of none.
 
@@ -107,11 +115,11 @@ class Accuracy:
         """Adds predictions.
 
         Args:
-            predicted: One class id or tag, several, or a matrix with a row of scores for each, of which the highest
-                counts; a row with NaN is wrong.
+            predicted: One class id or tag, several, one column of ids as ``ln.argmax`` and ``CRF.decode`` give, or a
+                matrix with a row of scores for each, of which the highest counts; a row with NaN is wrong.
             expected: One class id or tag, or as many as there are predictions.
         """
-        given, wanted = np.asarray(predicted), np.atleast_1d(expected)
+        given, wanted = _column(np.asarray(predicted)), _column(np.atleast_1d(expected))
         scored = given.ndim == 2 and given.shape[1] > 0 and given.dtype.kind in "fiub"
         classes = given.argmax(axis=1) if scored else np.atleast_1d(given)
         if classes.shape != wanted.shape or wanted.ndim != 1:

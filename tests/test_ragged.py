@@ -153,6 +153,24 @@ def test_hidden_keys_get_nothing():
     np.testing.assert_allclose(v.grad, [[5 / 6], [5 / 6], [1 / 3]], rtol=1e-6)
 
 
+def test_a_boolean_mask_hides():
+    rng = np.random.default_rng(0)
+    x, keep = rng.normal(size=(3, 4)), np.array([[1, 1, 0], [0, 0, 0], [1, 0, 1]], bool)
+    graph = ln.Graph(dtype="float64")
+    q = graph.input(x)
+    hidden = graph.input(np.where(keep, 0.0, -math.inf))
+    masked = ln.attention(q, q, q, 2, mask=keep).value
+    np.testing.assert_array_equal(masked, ln.attention(q, q, q, 2, bias=hidden).value)
+    assert not masked[1].any()
+    each = graph.input(rng.normal(size=(6, 3)))
+    both = ln.attention(q, q, q, 2, bias=each, mask=keep).value
+    np.testing.assert_array_equal(both, ln.attention(q, q, q, 2, bias=each + np.tile(hidden.value, (2, 1))).value)
+    with pytest.raises(errors.NodeTypeError, match="booleans are required"):
+        ln.attention(q, q, q, mask=keep.astype(int))
+    with pytest.raises(errors.ShapeError, match="fits"):
+        ln.attention(q, q, q, mask=keep[:2])
+
+
 def test_a_cached_prefix_gives_the_rows_of_the_whole():
     x = np.random.default_rng(0).normal(size=(9, 4))
     graph = ln.Graph(train=False)

@@ -103,8 +103,9 @@ def test_crf_is_a_distribution_and_decodes_its_best():
         assert tuple(crf.decode(node).value.astype(int).ravel()) == paths[int(probabilities.argmax())]
     with pytest.raises(errors.ShapeError, match="one a row is required"):
         crf.loss(node, [0])
-    with pytest.raises(errors.NodeIndexError, match="target 3"):
-        crf.loss(node, [3] * node.rows)
+    for tag in (3, -100):
+        with pytest.raises(errors.NodeIndexError, match=f"tag {tag} of row 3"):
+            crf.loss(node, [0] * (node.rows - 1) + [tag])
 
 
 @pytest.mark.parametrize("rotary_base", [None, 10000.0])

@@ -53,6 +53,12 @@ class CRF(Module):
             raise errors.ShapeError(
                 f"CRF: {len(ids)} tags are given for emissions of shape {emissions.shape}; one a row is required"
             )
+        count = self.transitions.shape[0]
+        for row, tag in enumerate(ids):
+            if not 0 <= tag < count:
+                raise errors.NodeIndexError(
+                    f"CRF: tag {tag} of row {row} is given; at least 0 and less than {count} is required"
+                )
         total = crf_log_partition(emissions, self.transitions, self.start_transitions, self.end_transitions)
         if not ids:
             return total

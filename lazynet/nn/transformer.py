@@ -177,6 +177,8 @@ def _copies(layer: Module, count: int) -> list[Any]:
     for _ in range(count - 1):
         layers.append(copy.deepcopy(layer))
         _draw_matrices(layers[-1])
+    for parameter in (parameter for each in layers for parameter in each.parameters()):
+        parameter.name = ""  # it is the whole model that names them
     return layers
 
 
@@ -205,7 +207,6 @@ class TransformerEncoder(Module):
         for layer in self.layers:
             src = layer(src, mask, is_causal, window)
         return src if self.norm is None else self.norm(src)
-
 
     def extend(self, x: Node, state: tuple[KeysValues, ...] | None = None) -> tuple[Node, tuple[KeysValues, ...]]:
         """Of a causal model: the result of rows that follow those before, and the state after them.

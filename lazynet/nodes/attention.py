@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
+
+import numpy as np
 
 from .. import errors
 from ..node import Node
@@ -27,6 +30,19 @@ def band_of(name: str, causal: bool, window: Window) -> tuple[float, float]:
     return before, 0.0 if causal else after
 
 
+def hiding(name: str, mask: Any, shape: tuple[int, int]) -> np.ndarray:
+    """What added to scores hides those where a boolean mask is False."""
+    keep = np.asarray(mask)
+    if keep.dtype != np.bool_:
+        raise errors.NodeTypeError(f"{name}: a mask of type {keep.dtype} is given; booleans are required")
+    try:
+        return np.where(np.broadcast_to(keep, shape), 0.0, -np.inf)
+    except ValueError:
+        raise errors.ShapeError(
+            f"{name}: a mask of shape {keep.shape} is given; one that fits {shape} is required"
+        ) from None
+
+
 def attention(
     query: Node,
     key: Node,
@@ -37,6 +53,7 @@ def attention(
     causal: bool = False,
     window: Window = None,
     bias: Node | None = None,
+    mask: Any = None,
     dropout: float = 0.0,
     training: bool | None = None,
 ) -> Node:
@@ -54,6 +71,8 @@ def attention(
             position of the last key, so that those which continue a sequence see all of it.
         window: How many positions before and after its own a query sees; one number for both, or a pair.
         bias: Added to the scores: ``(n, m)`` for all heads, or ``(heads · n, m)``, head under head. -inf hides a key.
+        mask: A boolean array of the scores' shape ``(n, m)``, or one that NumPy broadcasts to it: a query does not see
+            the keys where it is False; one that sees none gets zeros. There is no padding to be masked.
         dropout: Rate of dropout on the probabilities.
         training: False: no dropout; None means what the graph was made for.
 
@@ -76,6 +95,11 @@ def attention(
     rate = number_of("attention", "dropout", dropout)
     if not (graph.training if training is None else training):
         rate = 0.0
+    if mask is not None:
+        hidden = hiding("attention", mask, (query.rows, key.rows))
+        bias = graph.input(hidden if bias is None or bias.rows == query.rows else np.tile(hidden, (heads, 1))) + (
+            0.0 if bias is None else bias
+        )
     operands = (query, key, value) if bias is None else (query, key, value, bias)
     try:
         return build(graph, _ATTENTION, operands, (heads, number_of("attention", "scale", scale), before, after, rate))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from .. import errors
 from ..node import Node
-from .attention import Window, band_of
+from .attention import Window, band_of, hiding
 from .opdef import build, build_unary, misuse, op, operator
 from .reduce import axis_code, reduce
 
@@ -38,16 +36,7 @@ def softmax(x: Node, axis: int = 1, mask: Any = None, *, causal: bool = False, w
     if mask is not None:
         if not isinstance(x, Node):
             misuse("softmax", x)
-        keep = np.asarray(mask)
-        if keep.dtype != np.bool_:
-            raise errors.NodeTypeError(f"softmax: a mask of type {keep.dtype} is given; booleans are required")
-        try:
-            keep = np.broadcast_to(keep, x.shape)
-        except ValueError:
-            raise errors.ShapeError(
-                f"softmax: a mask of shape {keep.shape} is given; one that fits {x.shape} is required"
-            ) from None
-        x = x + np.where(keep, 0.0, -np.inf)
+        x = x + hiding("softmax", mask, x.shape)
     _require_axis("softmax", axis)
     try:
         return build(x.graph, _SOFTMAX, (x,), (axis_code("softmax", axis), *band_of("softmax", causal, window)))
