@@ -208,3 +208,18 @@ def test_attributes_stay_apart():
     graph.forward()
     for a, b in pairs:
         assert a.shape != b.shape or not np.array_equal(a.value, b.value)
+
+
+@pytest.mark.parametrize("rows, inner", [(1, 1024), (7, 1024), (300, 2048), (40, 3072)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_of_rows_that_lie_pages_apart(rows, inner, dtype):
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(rows, inner)), rng.normal(size=(37, inner))
+    weight, bias = ln.Parameter(w, dtype=dtype), ln.Parameter(rng.normal(size=(1, 37)), dtype=dtype)
+    graph = ln.Graph(dtype=dtype)
+    node = graph.input(x, requires_grad=True)
+    y = ln.linear(node, weight, bias, transpose=True)
+    tolerance = 1e-9 if dtype == "float64" else 2e-3
+    np.testing.assert_allclose(y.value, x @ w.T + bias.value, rtol=tolerance, atol=tolerance)
+    graph.backward(ln.sum(ln.linear(ln.linear(y, weight), weight, transpose=True)))
+    np.testing.assert_allclose(node.grad, np.ones((rows, 37)) @ w @ w.T @ w, rtol=tolerance, atol=50 * tolerance)

@@ -138,20 +138,40 @@ static const T* panels_of(const Batch& batch, const Operand& shared, bool transp
   return packed;
 }
 
-// A block of C, all of its depth. Rows go in groups that stay in the second-level cache while all panels pass.
+// Some rows of C against all panels, `depth` of their k rows: `packed` points to the first of those of the first panel.
+template <class T>
+static void multiply_rows(int64_t rows, int64_t n, int64_t depth, int64_t k, const T* a, int64_t lda, const T* packed,
+                          T* c, int64_t ldc, Start start, const T* bias) {
+  for (int64_t col = 0; col < n; col += kPanel<T>) {
+    const int64_t cols = n - col < kPanel<T> ? n - col : kPanel<T>;
+    for (int64_t row = 0; row < rows; row += kTileRows) {
+      const int count = static_cast<int>(rows - row < kTileRows ? rows - row : kTileRows);
+      tile_of<T>(count, std::make_integer_sequence<int, kTileRows>())(
+          depth, a + row * lda, lda, packed + col * k, c + row * ldc + col, ldc, cols, start, offset(bias, col));
+    }
+  }
+}
+
+// A block of C. Rows go in groups that stay in the second-level cache while all panels pass. Where the rows of A lie a
+// multiple of a page apart, those of a tile want the same few places of the first-level cache: they are copied, a
+// stretch of columns at a time.
 template <class T>
 static void multiply_block(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* packed, T* c, int64_t ldc,
                            Start start, const T* bias) {
-  constexpr int64_t kGroup = 16 * kTileRows;
+  constexpr int64_t kGroup = 16 * kTileRows, kPage = 4096, kDepth = 256, kApart = kDepth + 64 / sizeof(T);
+  const bool in_conflict = m > 4 && k > 0 && lda * static_cast<int64_t>(sizeof(T)) % kPage == 0;
   for (int64_t top = 0; top < m; top += kGroup) {
-    const int64_t bottom = top + kGroup < m ? top + kGroup : m;
-    for (int64_t col = 0; col < n; col += kPanel<T>) {
-      const int64_t cols = n - col < kPanel<T> ? n - col : kPanel<T>;
-      for (int64_t row = top; row < bottom; row += kTileRows) {
-        const int rows = static_cast<int>(bottom - row < kTileRows ? bottom - row : kTileRows);
-        tile_of<T>(rows, std::make_integer_sequence<int, kTileRows>())(
-            k, a + row * lda, lda, packed + col * k, c + row * ldc + col, ldc, cols, start, offset(bias, col));
-      }
+    const int64_t rows = m - top < kGroup ? m - top : kGroup;
+    if (!in_conflict) {
+      multiply_rows<T>(rows, n, k, k, a + top * lda, lda, packed, c + top * ldc, ldc, start, bias);
+      continue;
+    }
+    alignas(64) T copy[kGroup * kApart];
+    for (int64_t l = 0; l < k; l += kDepth) {
+      const int64_t depth = k - l < kDepth ? k - l : kDepth;
+      copy_block(a + top * lda + l, lda, copy, kApart, rows, depth);
+      multiply_rows<T>(rows, n, depth, k, copy, kApart, packed + l * kPanel<T>, c + top * ldc, ldc,
+                       l == 0 ? start : Start::kResult, bias);
     }
   }
 }
