@@ -165,3 +165,16 @@ def run(task, args, trainer, source, sentences, tokens, scale):
                 f"forward {forward / wall:.3f} backward {backward / wall:.3f} gather {gather / wall:.3f}"
             )
     print(json.dumps(row), flush=True)
+
+
+def run_translation(task, make_model, learning_rate):
+    """Trains ``make_model(source words, target words)``, which has ``loss(graph, batch)``, on Multi30k."""
+    args = arguments(64)
+    data, source_words, target_words = parallel(args)
+    ln.seed(1)
+    model = make_model(source_words, target_words)
+    trainer = Trainer(args, model, ln.optim.Adam(model.parameters(), lr=learning_rate), model.loss)
+    source = minibatches(data, args.batch, key=lambda pair: len(pair[0]), bucketed=args.bucketed)
+    targets = lambda batch: sum(len(target) - 1 for _, target in batch)  # noqa: E731
+    tokens = lambda batch: targets(batch) + sum(len(source) for source, _ in batch)  # noqa: E731
+    run(task, args, trainer, source, len, tokens, targets)

@@ -1,7 +1,7 @@
 """LSTM encoder-decoder with dot attention on Multi30k en-de: python -m benchmarks.seq2seq --data DIR."""
 
 import lazynet as ln
-from benchmarks.common import Trainer, arguments, minibatches, parallel, run
+from benchmarks.common import run_translation
 
 EMBED, DIM = 256, 512
 
@@ -30,16 +30,5 @@ class Translator(ln.Module):
         return ln.sum(losses)
 
 
-def main():
-    args = arguments(64)
-    data, source_words, target_words = parallel(args)
-    ln.seed(1)
-    model = Translator(source_words, target_words)
-    trainer = Trainer(args, model, ln.optim.Adam(model.parameters(), lr=1e-3), model.loss)
-    source = minibatches(data, args.batch, key=lambda pair: len(pair[0]), bucketed=args.bucketed)
-    tokens = lambda batch: sum(len(source) + len(target) - 1 for source, target in batch)  # noqa: E731
-    run("seq2seq", args, trainer, source, len, tokens, lambda batch: sum(len(target) - 1 for _, target in batch))
-
-
 if __name__ == "__main__":
-    main()
+    run_translation("seq2seq", Translator, 1e-3)

@@ -3,7 +3,7 @@
 import math
 
 import lazynet as ln
-from benchmarks.common import Trainer, arguments, minibatches, parallel, run
+from benchmarks.common import run_translation
 
 DIM, HEADS, LAYERS, INNER, DROPOUT = 256, 4, 3, 1024, 0.1
 
@@ -33,16 +33,5 @@ class Translator(ln.Module):
         return ln.sum(losses)
 
 
-def main():
-    args = arguments(64)
-    data, source_words, target_words = parallel(args)
-    ln.seed(1)
-    model = Translator(source_words, target_words)
-    trainer = Trainer(args, model, ln.optim.Adam(model.parameters(), lr=3e-4), model.loss)
-    source = minibatches(data, args.batch, key=lambda pair: len(pair[0]), bucketed=args.bucketed)
-    tokens = lambda batch: sum(len(source) + len(target) - 1 for source, target in batch)  # noqa: E731
-    run("transformer", args, trainer, source, len, tokens, lambda batch: sum(len(target) - 1 for _, target in batch))
-
-
 if __name__ == "__main__":
-    main()
+    run_translation("transformer", Translator, 3e-4)
