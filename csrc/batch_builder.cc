@@ -16,7 +16,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 char* Scratch::take(std::size_t bytes) {
   char* result = memory_ + used_;
-  used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  used_ += aligned(bytes);
   if (used_ > bytes_)
     fail(LN_INTERNAL_ERROR, "executor: ", used_, " bytes of scratch are used and ", bytes_, " are planned");
   return result;
@@ -233,7 +233,7 @@ const Batch& BatchBuilder::point_at_early(const BufferPlan& buffer, int64_t row,
   for (int32_t k = 1; next && k < first.argument_count; ++k) {
     if (!nodes_[ids[k]].has(kRequiresGrad)) continue;
     batch_.early[k] = next;
-    next += (nodes_[ids[k]].elements() * size_ + kAlignment - 1) / kAlignment * kAlignment;
+    next += aligned(nodes_[ids[k]].elements() * size_);
   }
   return batch_;
 }

@@ -10,32 +10,30 @@
 namespace lazynet {
 namespace {
 
-// Free stretches by offset; the last has no end.
+// Free stretches by offset.
 class FreeSpace {
  public:
-  FreeSpace() { stretches_[0] = INT64_MAX; }
-
   // The smallest stretch that is large enough.
   int64_t take(int64_t bytes) {
     auto best = stretches_.end();
     for (auto at = stretches_.begin(); at != stretches_.end(); ++at)
       if (at->second >= bytes && (best == stretches_.end() || at->second < best->second)) best = at;
-    const int64_t offset = best->first, left = best->second == INT64_MAX ? INT64_MAX : best->second - bytes;
+    const auto [offset, size] = *best;
     stretches_.erase(best);
-    if (left > 0) stretches_[offset + bytes] = left;
+    if (size > bytes) stretches_[offset + bytes] = size - bytes;
     return offset;
   }
 
   void give(int64_t offset, int64_t bytes) {
     auto next = stretches_.lower_bound(offset);
     if (next != stretches_.end() && next->first == offset + bytes) {
-      bytes = next->second == INT64_MAX ? INT64_MAX : bytes + next->second;
+      bytes += next->second;
       next = stretches_.erase(next);
     }
     if (next != stretches_.begin()) {
       const auto before = std::prev(next);
       if (before->first + before->second == offset) {
-        before->second = bytes == INT64_MAX ? INT64_MAX : before->second + bytes;
+        before->second += bytes;
         return;
       }
     }
@@ -43,14 +41,12 @@ class FreeSpace {
   }
 
  private:
-  std::map<int64_t, int64_t> stretches_;
+  std::map<int64_t, int64_t> stretches_ = {{0, INT64_MAX}};
 };
 
 }  // namespace
 
 int64_t place(std::vector<Lifetime>* lifetimes) {
-  constexpr auto kAlign = static_cast<int64_t>(kAlignment);
-  const auto rounded = [](int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; };
   std::vector<std::size_t> by_first(lifetimes->size()), by_last;
   std::iota(by_first.begin(), by_first.end(), 0);
   by_last = by_first;
@@ -69,9 +65,9 @@ int64_t place(std::vector<Lifetime>* lifetimes) {
     lifetime.offset = 0;
     if (lifetime.bytes == 0) continue;
     for (; ended != by_last.end() && all[*ended].last < lifetime.first; ++ended)
-      if (all[*ended].bytes > 0) space.give(all[*ended].offset, rounded(all[*ended].bytes));
-    lifetime.offset = space.take(rounded(lifetime.bytes));
-    total = std::max(total, lifetime.offset + rounded(lifetime.bytes));
+      if (all[*ended].bytes > 0) space.give(all[*ended].offset, aligned(all[*ended].bytes));
+    lifetime.offset = space.take(aligned(lifetime.bytes));
+    total = std::max(total, lifetime.offset + aligned(lifetime.bytes));
   }
   return total;
 }

@@ -5,6 +5,7 @@
 
 #include "cell.h"
 #include "error.h"
+#include "memory_resource.h"
 
 namespace lazynet {
 
@@ -334,7 +335,6 @@ class Planner {
   }
 
   int32_t batch_number() const { return static_cast<int32_t>(plan_.batches.size()); }
-  static int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
   NodeStore& nodes_;
   const SignatureTable& signatures_;

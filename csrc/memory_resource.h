@@ -6,6 +6,12 @@
 namespace lazynet {
 
 inline constexpr std::size_t kAlignment = 64;  // bytes; one cache line, one AVX-512 register
+// The bytes that something takes where what follows it is to be aligned too.
+template <class Size>
+constexpr Size aligned(Size bytes) {
+  constexpr auto unit = static_cast<Size>(kAlignment);
+  return (bytes + unit - 1) / unit * unit;
+}
 
 class MemoryResource {
  public:

@@ -97,9 +97,10 @@ def attention(
         rate = 0.0
     if mask is not None:
         hidden = hiding("attention", mask, (query.rows, key.rows))
-        bias = graph.input(hidden if bias is None or bias.rows == query.rows else np.tile(hidden, (heads, 1))) + (
-            0.0 if bias is None else bias
-        )
+        if bias is None:
+            bias = graph.input(hidden)
+        else:
+            bias = bias + (hidden if bias.rows == query.rows else np.tile(hidden, (heads, 1)))
     operands = (query, key, value) if bias is None else (query, key, value, bias)
     try:
         return build(graph, _ATTENTION, operands, (heads, number_of("attention", "scale", scale), before, after, rate))
