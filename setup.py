@@ -11,6 +11,7 @@ from setuptools.command.build_ext import build_ext
 
 CORE = ["csrc", "csrc/ops", "csrc/passes"]
 KERNELS = "csrc/cpu"
+ONCE = {"backend.cc", "dispatch.cc"}  # of the kernels' folder: not a vector unit's
 COMMON_FLAGS = ["-std=c++17", "-fvisibility=hidden", "-fPIC", "-pthread"]
 CORE_FLAGS = ["-O2"]
 # NaN and infinity keep their meaning: these flags only let loops with comparisons be vectorised.
@@ -38,7 +39,7 @@ def jobs() -> "list[tuple[str, str, list[str]]]":
         result += [(str(source), "core", CORE_FLAGS) for source in sorted(Path(folder).glob("*.cc"))]
     have = [f"-DLN_HAVE_{unit}" for unit in UNITS]
     for source in sorted(Path(KERNELS).glob("*.cc")):
-        if source.name == "dispatch.cc":
+        if source.name in ONCE:
             result.append((str(source), "core", CORE_FLAGS + have))
             continue
         for unit, flags in UNITS.items():

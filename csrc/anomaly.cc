@@ -13,7 +13,15 @@ namespace lazynet {
 namespace {
 
 int64_t first_non_finite(const Graph& graph, const void* data, int64_t rows, int64_t cols, int64_t ld) {
-  return cpu_backend().first_non_finite[graph.options.dtype](data, rows, cols, ld);
+  return graph.backend.first_non_finite(graph.options.dtype, data, rows, cols, ld);
+}
+
+double read_element(const Graph& graph, const void* element) {
+  double wide = 0;
+  float narrow = 0;
+  const bool is_wide = graph.options.dtype == LN_FLOAT64;
+  graph.backend.read(is_wide ? static_cast<void*>(&wide) : &narrow, element, graph.element_bytes());
+  return is_wide ? wide : static_cast<double>(narrow);
 }
 
 bool node_is_finite(const Graph& graph, int32_t id) {
@@ -26,7 +34,7 @@ bool node_is_finite(const Graph& graph, int32_t id) {
 // where no step alone is.
 std::string step_at_fault(Graph& graph, const NodeRecord& call) {
   const Cell& cell = *graph.cell_of(call.signature).cell;
-  Graph inner(graph.options);
+  Graph inner(graph.options, graph.backend);
   std::vector<int64_t> handles(cell.traced_values.size());
   const auto size = static_cast<int64_t>(graph.element_bytes());
   for (std::size_t v = 0; v < handles.size(); ++v) {
@@ -35,9 +43,8 @@ std::string step_at_fault(Graph& graph, const NodeRecord& call) {
     if (value.kind != CellValue::Kind::kInput) continue;
     const NodeRecord& argument = graph.nodes[graph.nodes.arguments_of(call)[value.number]];
     const char* from = graph.nodes.root_of(graph.nodes.arguments_of(call)[value.number]).value + argument.offset * size;
-    std::string rows;
-    for (int64_t row = 0; row < argument.rows; ++row)
-      rows.append(from + row * argument.ld * size, argument.cols * size);
+    std::string rows(static_cast<std::size_t>(argument.elements() * size), 0);
+    graph.backend.read_rows(rows.data(), from, argument.rows, argument.cols * size, argument.ld * size);
     handles[v] = inner.add_input(argument.shape(), rows.data(), false);
   }
   inner.anomaly = true;
@@ -86,9 +93,7 @@ void check_forward(Graph& graph, const int32_t* members, int64_t count) {
     const NodeRecord& node = graph.nodes[members[i]];
     const int64_t at = first_non_finite(graph, node.value, node.rows, node.cols, node.ld);
     if (at < 0) continue;
-    const char* element = node.value + at * static_cast<int64_t>(graph.element_bytes());
-    const double value = graph.options.dtype == LN_FLOAT64 ? *reinterpret_cast<const double*>(element)
-                                                           : *reinterpret_cast<const float*>(element);
+    const double value = read_element(graph, node.value + at * static_cast<int64_t>(graph.element_bytes()));
     bool inherited = false;
     const int32_t* arguments = graph.nodes.arguments_of(node);
     for (int32_t k = 0; k < node.argument_count; ++k) inherited |= !node_is_finite(graph, arguments[k]);

@@ -61,7 +61,7 @@ ln_parameter* ln_parameter_create(int64_t rows, int64_t cols, int dtype, int spa
   return guarded<ln_parameter*>(nullptr, [&] {
     if (dtype != LN_FLOAT32 && dtype != LN_FLOAT64)
       fail(LN_TYPE_ERROR, "parameter ", name, ": element type ", dtype, "; float32 (0) or float64 (1) is required");
-    return new ln_parameter{create_parameter({rows, cols}, dtype, sparse != 0, name)};
+    return new ln_parameter{create_parameter({rows, cols}, dtype, sparse != 0, name, cpu_backend())};
   });
 }
 void ln_parameter_release(ln_parameter* parameter) { delete parameter; }

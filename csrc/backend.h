@@ -1,4 +1,8 @@
-// A backend is a table of function pointers. The planner and the executor know nothing else of a device.
+// What runs kernels on one device, and its memory. The planner and the executor know nothing else of a device.
+//
+// Work is done in the order in which it is asked for, but perhaps later: only read(), the functions that return a
+// number, settle() and finish() wait for it. Memory may therefore be given back, and used again, as soon as the last
+// work on it was asked for. Arrays that describe work (pieces, runs, batches) are the caller's again at once.
 #pragma once
 
 #include <cstddef>
@@ -10,35 +14,6 @@
 
 namespace lazynet {
 
-struct KernelTable {
-  Kernel forward[kOpCount];
-  Kernel backward[kOpCount];
-  Kernel shared[kOpCount];
-};
-
-struct Backend {
-  const char* name;
-  MemoryResource* memory;
-  const KernelTable* kernels[2];  // by ln_dtype
-  // Copies pieces of equal cols one below another into a matrix with row stride `ld` (gather), or adds such a matrix
-  // to the pieces' gradients where they have one (scatter_add); `overlapping`: pieces may share memory.
-  void (*gather[2])(const Piece* pieces, int64_t count, void* matrix, int64_t ld);
-  void (*scatter_add[2])(const void* matrix, int64_t ld, const Piece* pieces, int64_t count, bool overlapping);
-  // Computes all registers and stores results; or, with results' values there, gradients of the operands.
-  void (*fused_forward[2])(const Fused& fused);
-  void (*fused_backward[2])(const Fused& fused);
-  // sums[c] += the sum of column c of a rows x cols matrix; or, with `all`, of every element to sums[0].
-  void (*add_column_sums[2])(const void* matrix, int64_t rows, int64_t cols, int64_t ld, bool all, void* sums);
-  void (*zero)(void* address, std::size_t bytes);
-  // The number of the first element that is not finite in a rows x cols matrix, or -1.
-  int64_t (*first_non_finite[2])(const void* matrix, int64_t rows, int64_t cols, int64_t ld);
-  // Optimizer updates over `count` elements; m and v may be null where the kind has none. `h` holds the
-  // hyperparameters with bias correction folded in, see optimizer.cc.
-  void (*update[2])(int kind, const struct UpdateConstants& h, int64_t count, void* value, void* grad, void* m,
-                    void* v);
-  double (*sum_of_squares[2])(const void* data, int64_t count);
-};
-
 struct UpdateConstants {
   double learning_rate, weight_decay, momentum, dampening, beta1, beta2, epsilon;
   double correction1, correction2;  // Adam: 1 - beta1^t, 1 - beta2^t
@@ -47,8 +22,71 @@ struct UpdateConstants {
   bool first;  // SGD: the momentum buffer starts as the gradient
 };
 
+// One stretch of elements that an optimizer updates; m and v are null where the kind has none.
+struct Update {
+  const UpdateConstants* constants;
+  int64_t count;
+  void* value;
+  const void* grad;
+  void* m;
+  void* v;
+};
+
+struct Stretch {
+  const void* data;
+  int64_t count;  // elements
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const char* name() const = 0;  // as a user writes it
+  virtual MemoryResource& memory() = 0;
+  // Whether Batch::early is worth its memory: kernels of early operators fill it.
+  virtual bool makes_early_gradients() const = 0;
+  // Whether kernels add gradients one after another where Operand::overlapping says that they share memory. Else they
+  // are given memory of their own and scatter_add() brings them together.
+  virtual bool adds_in_turn() const = 0;
+
+  // The kernels of the operator table.
+  virtual void forward(int dtype, const Batch& batch) = 0;
+  virtual void backward(int dtype, const Batch& batch) = 0;
+  virtual void shared(int dtype, const Batch& batch) = 0;
+  // The Faults of batches that have run are filled in.
+  virtual void settle() = 0;
+  virtual void finish() = 0;  // everything is done; throws what went wrong
+
+  // Copies pieces of equal cols one below another into a matrix with row stride `ld`.
+  virtual void gather(int dtype, const Piece* pieces, int64_t count, void* matrix, int64_t ld) = 0;
+  // Adds such a matrix to the pieces' gradients where they have one, in the order of pieces where they share memory,
+  // which only `overlapping` ones may.
+  virtual void scatter_add(int dtype, const void* matrix, int64_t ld, const Piece* pieces, int64_t count,
+                           bool overlapping) = 0;
+  // Computes all registers and stores results; or, with results' values there, gradients of the operands.
+  virtual void fused_forward(int dtype, const Fused& fused) = 0;
+  virtual void fused_backward(int dtype, const Fused& fused) = 0;
+  // sums[c] += the sum of column c of a rows x cols matrix; or, with `all`, of every element to sums[0].
+  virtual void add_column_sums(int dtype, const void* matrix, int64_t rows, int64_t cols, int64_t ld, bool all,
+                               void* sums) = 0;
+  virtual void zero(void* address, std::size_t bytes) = 0;
+  virtual void add_one(int dtype, void* element) = 0;
+  // The number of the first element that is not finite in a rows x cols matrix, or -1.
+  virtual int64_t first_non_finite(int dtype, const void* matrix, int64_t rows, int64_t cols, int64_t ld) = 0;
+
+  virtual void update(int dtype, int optimizer, const Update* updates, int64_t count) = 0;
+  // In double precision, in an order that depends on the sizes alone.
+  virtual double sum_of_squares(int dtype, const Stretch* stretches, int64_t count) = 0;
+
+  // Between this process's ordinary memory and the device's.
+  virtual void read(void* to, const void* from, std::size_t bytes) = 0;
+  virtual void write(void* to, const void* from, std::size_t bytes) = 0;
+  virtual void copy(void* to, const void* from, std::size_t bytes) = 0;  // within the device's
+  // Rows of `row_bytes` that are `stride` bytes apart, to one after another.
+  virtual void read_rows(void* to, const void* from, int64_t rows, int64_t row_bytes, int64_t stride);
+};
+
 // The CPU with the widest vector unit of this machine, or the one chosen by set_vector_unit().
-const Backend& cpu_backend();
+Backend& cpu_backend();
 const char* vector_unit();
 void set_vector_unit(const char* name);  // throws Error(LN_VALUE_ERROR)
 

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -123,7 +122,7 @@ class Backward {
     scratch_ = graph_.allocate(scratch_bytes + sink_bytes, "gathered operands of backward", nullptr);
     builder_.scratch.place(scratch_, scratch_bytes);
     builder_.sink = static_cast<char*>(scratch_) + scratch_bytes;
-    std::memset(builder_.sink, 0, sink_bytes);
+    graph_.backend.zero(builder_.sink, sink_bytes);
   }
 
   // The largest gradient that the node's kernel gives to nobody.
@@ -188,7 +187,7 @@ class Backward {
   // Before that there may be other gradients in their memory.
   void zero_starting(int32_t step) {
     for (const int32_t index : starting_[step])
-      cpu_backend().zero(graph_.buffers[index]->grad, graph_.buffers[index]->bytes);
+      graph_.backend.zero(graph_.buffers[index]->grad, graph_.buffers[index]->bytes);
   }
 
   void place_sources() {
@@ -201,18 +200,15 @@ class Backward {
       const std::size_t bytes = node.elements() * graph_.element_bytes();
       node.grad = static_cast<char*>(graph_.allocate(bytes, "gradients of inputs", nullptr));
       graph_.input_gradients.push_back(node.grad);
-      std::memset(node.grad, 0, bytes);
+      graph_.backend.zero(node.grad, bytes);
     }
   }
 
   void seed_loss() {
     NodeRecord& root = nodes_.root_of(loss_);
     if (!root.grad) return;  // a constant
-    char* grad = root.grad + nodes_[loss_].offset * static_cast<int64_t>(graph_.element_bytes());
-    if (graph_.options.dtype == LN_FLOAT64)
-      *reinterpret_cast<double*>(grad) += 1;
-    else
-      *reinterpret_cast<float*>(grad) += 1;
+    graph_.backend.add_one(graph_.options.dtype,
+                           root.grad + nodes_[loss_].offset * static_cast<int64_t>(graph_.element_bytes()));
   }
 
   void run_round(Plan& plan) {
@@ -311,14 +307,13 @@ class Backward {
     if (!wanted) return;
     {
       Measure measure(graph_, op, false, count);
-      const KernelTable& kernels = *cpu_backend().kernels[graph_.options.dtype];
       if (phase == Phase::kBackward) {
-        kernels.backward[op](batch);
+        graph_.backend.backward(graph_.options.dtype, batch);
         builder_.scatter(batch);
       } else {
         Batch shared = batch;
         add_sparse_table(members[0], &shared);
-        kernels.shared[op](shared);
+        graph_.backend.shared(graph_.options.dtype, shared);
       }
     }
     if (graph_.anomaly) check_backward(graph_, members, count);

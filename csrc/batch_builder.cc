@@ -322,7 +322,7 @@ void BatchBuilder::pack(int k, const MatrixScan& values, const MatrixScan& grads
     const double start = graph_.profiling ? now() : 0;
     operand.matrix.value = scratch.take(bytes);
     operand.matrix.ld = operand.matrix.cols;
-    cpu_backend().gather[graph_.options.dtype](operand.pieces, operand.count, operand.matrix.value, operand.matrix.ld);
+    graph_.backend.gather(graph_.options.dtype, operand.pieces, operand.count, operand.matrix.value, operand.matrix.ld);
     ++gathers;
     gathered_bytes += static_cast<int64_t>(bytes);
     if (graph_.profiling) gather_seconds += now() - start;
@@ -335,7 +335,7 @@ void BatchBuilder::pack(int k, const MatrixScan& values, const MatrixScan& grads
   if (!direct.value) {
     operand.matrix.grad = scratch.take(bytes);
     operand.matrix.ld = operand.matrix.cols;
-    cpu_backend().zero(operand.matrix.grad, bytes);
+    graph_.backend.zero(operand.matrix.grad, bytes);
   }
 }
 
@@ -394,8 +394,8 @@ void BatchBuilder::scatter(const Batch& batch) {
   for (int k = 0; k < batch.argument_count; ++k) {
     const Operand& operand = batch.arguments[k];
     if (!op_->arguments[k].packed || !operand.wants_grad || operand.matrix.grad == direct_grad_[k]) continue;
-    cpu_backend().scatter_add[graph_.options.dtype](operand.matrix.grad, operand.matrix.ld, operand.pieces,
-                                                    operand.count, operand.overlapping);
+    graph_.backend.scatter_add(graph_.options.dtype, operand.matrix.grad, operand.matrix.ld, operand.pieces,
+                               operand.count, operand.overlapping);
   }
 }
 

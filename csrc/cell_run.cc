@@ -1,7 +1,6 @@
 #include "cell_run.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace lazynet {
 
@@ -130,9 +129,7 @@ Piece CellRun::side_by_side(const CellStep& step, int argument, int64_t* identit
   if (!to) return whole;
   for (const CellStep& part : step.stacked) {
     const Piece from = matrix(part.arguments[argument]);
-    for (int64_t row = 0; row < from.rows; ++row)
-      std::memcpy(to + row * whole.ld * size_, static_cast<const char*>(from.value) + row * from.ld * size_,
-                  static_cast<std::size_t>(from.cols * size_));
+    graph_.backend.gather(graph_.options.dtype, &from, 1, to, whole.ld);
     to += (below ? from.rows * whole.ld : from.cols) * size_;
   }
   return whole;
@@ -248,20 +245,20 @@ void CellRun::forward(const std::vector<Piece>& inputs, char* kept) {
     kept_begin_ = 0;
   }
   point_at_rows(inputs, false);
-  const Backend& backend = cpu_backend();
+  Backend& backend = graph_.backend;
   const int dtype = graph_.options.dtype;
   const auto members = static_cast<int64_t>(inputs.size() / std::max<std::size_t>(cell_.inputs.size(), 1));
   for (std::size_t k = 0; k < cell_.inputs.size(); ++k) {
     const int32_t value = cell_.inputs[k];
     if (cell_.root_of(value).place != CellValue::Place::kKept) continue;
     const Piece to = matrix(value);
-    backend.gather[dtype](inputs.data() + k * members, members, to.value, to.ld);
+    backend.gather(dtype, inputs.data() + k * members, members, to.value, to.ld);
   }
   for (const CellStep& step : cell_.steps) {
     if (step.is_fused())
-      backend.fused_forward[dtype](fused(step, false));
+      backend.fused_forward(dtype, fused(step, false));
     else
-      for_batches(step, false, [&](const Batch& batch) { backend.kernels[dtype]->forward[step.op](batch); });
+      for_batches(step, false, [&](const Batch& batch) { backend.forward(dtype, batch); });
   }
 }
 
@@ -269,18 +266,18 @@ void CellRun::backward(const std::vector<Piece>& inputs, bool overlapping, char*
   passing_ = passing;
   overlapping_ = overlapping;
   point_at_rows(inputs, true);
-  const Backend& backend = cpu_backend();
+  Backend& backend = graph_.backend;
   const int dtype = graph_.options.dtype;
   for (std::size_t v = 0; v < cell_.values.size(); ++v)
     if (cell_.values[v].zero_first && cell_.values[v].grad_col >= 0)
       backend.zero(gradient(static_cast<int32_t>(v)), static_cast<std::size_t>(rows_ * cell_.values[v].cols * size_));
   for (auto step = cell_.steps.rbegin(); step != cell_.steps.rend(); ++step) {
     if (step->is_fused()) {
-      backend.fused_backward[dtype](fused(*step, true));
+      backend.fused_backward(dtype, fused(*step, true));
       add_parameter_gradients(*step);
       continue;
     }
-    for_batches(*step, true, [&](const Batch& batch) { backend.kernels[dtype]->backward[step->op](batch); });
+    for_batches(*step, true, [&](const Batch& batch) { backend.backward(dtype, batch); });
     // The gradients of linears' weights are made for all batches at once, see weight_gradients().
     if (step->op == kOp_linear || !op_info(step->op).has_shared) continue;
     Batch batch{};
@@ -288,13 +285,13 @@ void CellRun::backward(const std::vector<Piece>& inputs, bool overlapping, char*
     for (int k = 0; k < batch.argument_count; ++k)
       batch.arguments[k].wants_grad =
           op_info(step->op).arguments[k].role == Role::kShared && wants_gradient(step->arguments[k]);
-    backend.kernels[dtype]->shared[step->op](batch);
+    backend.shared(dtype, batch);
   }
   const auto members = static_cast<int64_t>(inputs.size() / std::max<std::size_t>(cell_.inputs.size(), 1));
   for (std::size_t k = 0; k < cell_.inputs.size(); ++k) {
     const int32_t value = cell_.inputs[k];
     if (cell_.root_of(value).place != CellValue::Place::kKept) continue;
-    backend.scatter_add[dtype](gradient(value), gradient_ld(value), inputs.data() + k * members, members, overlapping);
+    backend.scatter_add(dtype, gradient(value), gradient_ld(value), inputs.data() + k * members, members, overlapping);
   }
 }
 
@@ -303,9 +300,9 @@ void CellRun::add_parameter_gradients(const CellStep& step) {
   for (std::size_t k = 0; k < step.arguments.size(); ++k) {
     const CellValue& v = cell_.values[step.arguments[k]];
     if (v.kind != Kind::kParameter || !wants_gradient(step.arguments[k])) continue;
-    cpu_backend().add_column_sums[graph_.options.dtype](passing_ + rows_ * step.parameter_grad_col[k] * size_, rows_,
-                                                        cols, cols, step.broadcast[k] == kScalar,
-                                                        graph_.nodes[use_.parameter_nodes[v.number]].grad);
+    graph_.backend.add_column_sums(graph_.options.dtype, passing_ + rows_ * step.parameter_grad_col[k] * size_, rows_,
+                                   cols, cols, step.broadcast[k] == kScalar,
+                                   graph_.nodes[use_.parameter_nodes[v.number]].grad);
   }
 }
 
@@ -322,7 +319,7 @@ void CellRun::add_weight_gradients(const CellStep& linear) {
   fill(&batch, linear, true);
   batch.arguments[0].wants_grad = false;
   for (int k = 1; k < batch.argument_count; ++k) batch.arguments[k].wants_grad = wants_gradient(linear.arguments[k]);
-  cpu_backend().kernels[graph_.options.dtype]->shared[kOp_linear](batch);
+  graph_.backend.shared(graph_.options.dtype, batch);
 }
 
 }  // namespace lazynet

@@ -45,7 +45,7 @@ void place_buffer(Graph& graph, Plan& plan, BufferPlan& buffer) {
     buffer.kept = static_cast<char*>(graph.allocate(buffer.kept_bytes, "values kept for backward", &plan));
   if (!buffer.early && buffer.early_bytes) {
     buffer.early = static_cast<char*>(graph.allocate(buffer.early_bytes, "gradients made by forward", &plan));
-    cpu_backend().zero(buffer.early, buffer.early_bytes);
+    graph.backend.zero(buffer.early, buffer.early_bytes);
   }
 }
 
@@ -116,7 +116,6 @@ void run_cell(Graph& graph, const Plan& plan, const BatchPlan& planned, BatchBui
 void run_forward(Graph& graph, Plan& plan) {
   ForwardGuard guard(graph, plan);
   BatchBuilder builder(graph);
-  const KernelTable& kernels = *cpu_backend().kernels[graph.options.dtype];
   builder.scratch.place(guard.allocate_scratch(plan.scratch_bytes), plan.scratch_bytes);
   const bool keep = !graph.releases();
   std::vector<std::vector<int32_t>> ending(keep ? 0 : plan.batches.size());
@@ -140,7 +139,7 @@ void run_forward(Graph& graph, Plan& plan) {
       batch.fault = &fault;
       {
         Measure measure(graph, planned.op, true, count);
-        kernels.forward[planned.op](batch);
+        graph.backend.forward(graph.options.dtype, batch);
       }
       if (fault.member >= 0) report(graph, members[fault.member], fault);
     }

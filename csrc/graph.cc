@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 
 #include "cell.h"
 #include "error.h"
@@ -24,9 +23,10 @@ uint64_t mix(uint64_t x) {
 
 }  // namespace
 
-Graph::Graph(const ln_graph_options& options_)
+Graph::Graph(const ln_graph_options& options_, Backend& device_or_cpu)
     : options(options_),
-      pool(*cpu_backend().memory, options_.chunk_bytes ? options_.chunk_bytes : BuddyAllocator::kDefaultChunk,
+      backend(device_or_cpu),
+      pool(backend.memory(), options_.chunk_bytes ? options_.chunk_bytes : BuddyAllocator::kDefaultChunk,
            options_.memory_limit),
       version_(next_version.fetch_add(1) & kVersionMask),
       seed_(options_.seed) {
@@ -91,10 +91,12 @@ int32_t Graph::parameter_node(int64_t handle) {
   if (parameter->dtype() != options.dtype)
     fail(LN_TYPE_ERROR, parameter->label(), ": its elements are ", dtype_name(parameter->dtype()),
          "; this graph computes in ", dtype_name(options.dtype));
-  const Backend& backend = cpu_backend();
+  if (&parameter->backend() != &backend)
+    fail(LN_DEVICE_ERROR, parameter->label(), ": it is on ", parameter->backend().name(), "; this graph is on ",
+         backend.name(), "; move it with the module's to(), or make the graph there");
   if (anomaly) {
     const Shape shape = parameter->shape();
-    const int64_t at = backend.first_non_finite[options.dtype](parameter->value(), shape.rows, shape.cols, shape.cols);
+    const int64_t at = backend.first_non_finite(options.dtype, parameter->value(), shape.rows, shape.cols, shape.cols);
     if (at >= 0)
       fail(LN_NON_FINITE, parameter->label(), ": row ", at / shape.cols, ", col ", at % shape.cols,
            " is NaN or infinite");
@@ -345,7 +347,7 @@ int64_t Graph::add_input(Shape shape, const void* data, bool requires_grad) {
          ") is given; sizes from 0 to 2^31 - 1 are required");
   const std::size_t bytes = shape.elements() * element_bytes();
   char* memory = input_memory(bytes);
-  if (bytes) std::memcpy(memory, data, bytes);
+  backend.write(memory, data, bytes);
   const int32_t id = append(op_info(kOp_input), nullptr, 0, shape, nullptr, nullptr, 0);
   nodes[id].value = memory;
   nodes[id].flags = kComputed | (requires_grad ? kRequiresGrad : 0);
@@ -353,7 +355,7 @@ int64_t Graph::add_input(Shape shape, const void* data, bool requires_grad) {
     // Infinities are legitimate in an input (masks); NaN never is.
     for (int64_t i = 0; i < shape.elements(); ++i) {
       const double x =
-          options.dtype == LN_FLOAT64 ? reinterpret_cast<double*>(memory)[i] : reinterpret_cast<float*>(memory)[i];
+          options.dtype == LN_FLOAT64 ? static_cast<const double*>(data)[i] : static_cast<const float*>(data)[i];
       if (x != x) fail(LN_NON_FINITE, "input: row ", i / shape.cols, ", col ", i % shape.cols, " of the data is NaN");
     }
   }

@@ -51,7 +51,7 @@ class PolicyLearner;
 
 class Graph {
  public:
-  explicit Graph(const ln_graph_options& options);
+  explicit Graph(const ln_graph_options& options, Backend& backend = cpu_backend());
   ~Graph();
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
@@ -114,6 +114,7 @@ class Graph {
 
   ln_graph_options options;
   bool anomaly = false, tracing = false, profiling = false;
+  Backend& backend;
   NodeStore nodes;
   SignatureTable signatures;
   BuddyAllocator pool;

@@ -1,7 +1,6 @@
 // The running half of Graph: what is needed, its plan, values and gradients. The building half is graph.cc.
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <sstream>
 
 #include "cell.h"
@@ -203,10 +202,9 @@ void Graph::read_value(int64_t handle, void* out) {
     forward(&own, 1);
   }
   const NodeRecord& node = nodes[id];
-  const std::size_t size = element_bytes();
-  const char* from = nodes.root_of(id).value + node.offset * static_cast<int64_t>(size);
-  for (int64_t row = 0; row < node.rows && node.cols > 0; ++row)
-    std::memcpy(static_cast<char*>(out) + row * node.cols * size, from + row * node.ld * size, node.cols * size);
+  const auto size = static_cast<int64_t>(element_bytes());
+  const char* from = nodes.root_of(id).value + node.offset * size;
+  backend.read_rows(out, from, node.rows, node.cols * size, node.ld * size);
 }
 
 bool Graph::read_gradient(int64_t handle, void* out) const {
@@ -218,10 +216,9 @@ bool Graph::read_gradient(int64_t handle, void* out) const {
     fail(LN_GRAPH_ERROR, "grad: the gradient of node ", describe(id),
          " was not kept, only those of inputs and parameters were; backward(loss, retain_grad=True) keeps all");
   if (!root.grad) return false;
-  const std::size_t size = element_bytes();
-  const char* from = root.grad + node.offset * static_cast<int64_t>(size);
-  for (int64_t row = 0; row < node.rows && node.cols > 0; ++row)
-    std::memcpy(static_cast<char*>(out) + row * node.cols * size, from + row * node.ld * size, node.cols * size);
+  const auto size = static_cast<int64_t>(element_bytes());
+  const char* from = root.grad + node.offset * size;
+  backend.read_rows(out, from, node.rows, node.cols * size, node.ld * size);
   return true;
 }
 

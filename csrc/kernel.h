@@ -117,8 +117,4 @@ struct Batch {
   void* sparse_table = nullptr;
 };
 
-// forward: writes result.matrix.value. backward: adds to the arguments' gradients where wants_grad.
-// shared: adds to the shared arguments' gradients, for all batches of a signature at once.
-using Kernel = void (*)(const Batch&);
-
 }  // namespace lazynet

@@ -1,17 +1,21 @@
 #include "optimizer.h"
 
-#include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <numeric>
+#include <deque>
+#include <map>
+#include <utility>
 
 #include "error.h"
-#include "memory_resource.h"
 
 namespace lazynet {
 namespace {
 
 int slots_of(int kind) { return kind == LN_ADAM || kind == LN_ADAMW ? 2 : 1; }
+
+// What is done at once: all that is on one device and of one element type.
+template <class Item>
+using ByDevice = std::map<std::pair<Backend*, int>, std::vector<Item>>;
+std::pair<Backend*, int> device_of(const Parameter& parameter) { return {&parameter.backend(), parameter.dtype()}; }
 
 }  // namespace
 
@@ -27,7 +31,7 @@ Optimizer::Optimizer(int kind, std::vector<std::shared_ptr<Parameter>> parameter
 Optimizer::~Optimizer() {
   for (Item& item : items_)
     for (void* slot : item.slots)
-      if (slot) host_memory().deallocate(slot, item.parameter->bytes());
+      if (slot) item.parameter->backend().memory().deallocate(slot, item.parameter->bytes());
 }
 
 Optimizer::Item& Optimizer::item(int index) {
@@ -41,11 +45,12 @@ void* Optimizer::state(int index, int slot) {
   if (slot < 0 || slot >= slots_of(kind_)) return nullptr;
   if (!chosen.slots[slot]) {
     const std::size_t bytes = chosen.parameter->bytes();
-    chosen.slots[slot] = host_memory().allocate(bytes);
+    Backend& backend = chosen.parameter->backend();
+    chosen.slots[slot] = backend.memory().allocate(bytes);
     if (!chosen.slots[slot])
       fail(LN_OUT_OF_MEMORY, "optimizer: ", bytes, " bytes of state for parameter ", chosen.parameter->name,
-           " are not available");
-    std::memset(chosen.slots[slot], 0, bytes);
+           " are not available on ", backend.name());
+    backend.zero(chosen.slots[slot], bytes);
   }
   return chosen.slots[slot];
 }
@@ -57,70 +62,63 @@ void Optimizer::step(const ln_hyperparameters& h, double scale) {
   for (std::size_t i = 0; i < items_.size() && stateful; ++i)  // all memory before any update
     if (items_[i].parameter->has_gradient())
       for (int slot = 0; slot < slots_of(kind_); ++slot) state(static_cast<int>(i), slot);
+  std::deque<UpdateConstants> constants;
+  ByDevice<Update> updates;
+  for (Item& chosen : items_) {
+    if (!chosen.parameter->has_gradient() || !chosen.parameter->trainable) continue;
+    ++chosen.steps;
+    const double t = static_cast<double>(chosen.steps);
+    constants.push_back({h.learning_rate, h.weight_decay, h.momentum, h.dampening, h.beta1, h.beta2, h.epsilon,
+                         1 - std::pow(h.beta1, t), 1 - std::pow(h.beta2, t), scale, h.nesterov != 0,
+                         chosen.steps == 1});
+    chosen.parameter->begin_writing();
+    add_updates(chosen, &constants.back(), &updates[device_of(*chosen.parameter)]);
+  }
+  for (const auto& [device, list] : updates)
+    device.first->update(device.second, kind_, list.data(), static_cast<int64_t>(list.size()));
   for (Item& chosen : items_) {
     if (!chosen.parameter->has_gradient()) continue;
-    if (chosen.parameter->trainable) {
-      ++chosen.steps;
-      const double t = static_cast<double>(chosen.steps);
-      UpdateConstants constants{h.learning_rate,
-                                h.weight_decay,
-                                h.momentum,
-                                h.dampening,
-                                h.beta1,
-                                h.beta2,
-                                h.epsilon,
-                                1 - std::pow(h.beta1, t),
-                                1 - std::pow(h.beta2, t),
-                                scale,
-                                h.nesterov != 0,
-                                chosen.steps == 1};
-      chosen.parameter->begin_writing();
-      if (chosen.parameter->sparse())
-        update_sparse(chosen, constants);
-      else
-        update_dense(chosen, constants);
-      chosen.parameter->end_writing();
-    }
+    if (chosen.parameter->trainable) chosen.parameter->end_writing();
     chosen.parameter->zero_gradient();
   }
 }
 
-void Optimizer::update_dense(Item& chosen, const UpdateConstants& constants) {
+void Optimizer::add_updates(Item& chosen, UpdateConstants* constants, std::vector<Update>* updates) {
   Parameter& parameter = *chosen.parameter;
-  cpu_backend().update[parameter.dtype()](kind_, constants, parameter.shape().elements(), parameter.value(),
-                                          parameter.dense_gradient(), chosen.slots[0], chosen.slots[1]);
-}
-
-void Optimizer::update_sparse(Item& chosen, const UpdateConstants& constants) {
-  Parameter& parameter = *chosen.parameter;
+  if (!parameter.sparse()) {
+    updates->push_back({constants, parameter.shape().elements(), parameter.value(), parameter.dense_gradient(),
+                        chosen.slots[0], chosen.slots[1]});
+    return;
+  }
   SparseRows& gradient = *parameter.sparse_gradient();
   const int64_t cols = parameter.shape().cols;
   const std::size_t row_bytes = cols * element_size(parameter.dtype());
   auto row_of = [&](void* base, int64_t row) { return base ? static_cast<char*>(base) + row * row_bytes : nullptr; };
-  UpdateConstants mine = constants;
   // A row that is touched for the first time has a zero buffer; dampening must not count as "later" there
   // only because another row was touched before.
-  mine.first = false;
+  constants->first = false;
   for (std::size_t slot = 0; slot < gradient.rows().size(); ++slot) {
     const int64_t row = gradient.rows()[slot];
-    cpu_backend().update[parameter.dtype()](kind_, mine, cols, row_of(parameter.value(), row),
-                                            gradient.at(static_cast<int64_t>(slot)), row_of(chosen.slots[0], row),
-                                            row_of(chosen.slots[1], row));
+    updates->push_back({constants, cols, row_of(parameter.value(), row), gradient.at(static_cast<int64_t>(slot)),
+                        row_of(chosen.slots[0], row), row_of(chosen.slots[1], row)});
   }
 }
 
 double gradient_norm(const std::vector<std::shared_ptr<Parameter>>& parameters) {
-  double sum = 0;
+  ByDevice<Stretch> stretches;
   for (const auto& parameter : parameters) {
     if (!parameter->has_gradient()) continue;
-    const auto squares = cpu_backend().sum_of_squares[parameter->dtype()];
+    std::vector<Stretch>& list = stretches[device_of(*parameter)];
     if (parameter->sparse()) {
       SparseRows& rows = *parameter->sparse_gradient();
-      sum += squares(rows.values(), static_cast<int64_t>(rows.rows().size()) * parameter->shape().cols);
+      list.push_back({rows.values(), static_cast<int64_t>(rows.rows().size()) * parameter->shape().cols});
     } else {
-      sum += squares(parameter->dense_gradient(), parameter->shape().elements());
+      list.push_back({parameter->dense_gradient(), parameter->shape().elements()});
     }
   }
+  double sum = 0;
+  for (const auto& [device, list] : stretches)
+    sum += device.first->sum_of_squares(device.second, list.data(), static_cast<int64_t>(list.size()));
   return std::sqrt(sum);
 }
 

@@ -30,8 +30,7 @@ class Optimizer {
     int64_t steps = 0;
   };
   Item& item(int index);
-  void update_dense(Item& item, const UpdateConstants& constants);
-  void update_sparse(Item& item, const UpdateConstants& constants);
+  static void add_updates(Item& item, UpdateConstants* constants, std::vector<Update>* updates);
 
   int kind_;
   std::vector<Item> items_;

@@ -1,9 +1,8 @@
 #include "parameter.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "error.h"
-#include "memory_resource.h"
 
 namespace lazynet {
 namespace {
@@ -21,37 +20,53 @@ Registry& registry() {
 
 std::atomic<int64_t> next_version{1};
 
-void* allocate_zero(std::size_t bytes, const std::string& name) {
-  void* memory = host_memory().allocate(bytes);
-  if (!memory) fail(LN_OUT_OF_MEMORY, "parameter ", name, ": ", bytes, " bytes are not available");
-  std::memset(memory, 0, bytes);
+void* allocate_zero(Backend& backend, std::size_t bytes, const std::string& name) {
+  void* memory = backend.memory().allocate(bytes);
+  if (!memory) fail(LN_OUT_OF_MEMORY, "parameter ", name, ": ", bytes, " bytes are not available on ", backend.name());
+  backend.zero(memory, bytes);
   return memory;
 }
 
 }  // namespace
 
-void* SparseRows::row(int64_t row) {
-  auto [place, is_new] = slot_of_.try_emplace(static_cast<int32_t>(row), static_cast<int32_t>(rows_.size()));
-  if (is_new) {
-    rows_.push_back(static_cast<int32_t>(row));
-    values_.resize(values_.size() + row_bytes_);
-  }
-  return at(place->second);
+SparseRows::~SparseRows() {
+  if (values_) backend_.memory().deallocate(values_, capacity_ * row_bytes_);
+}
+
+int64_t SparseRows::slot(int64_t row) {
+  const auto known = slot_of_.find(static_cast<int32_t>(row));
+  if (known != slot_of_.end()) return known->second;
+  if (rows_.size() == capacity_) grow();
+  const auto slot = static_cast<int32_t>(rows_.size());
+  rows_.push_back(static_cast<int32_t>(row));
+  slot_of_.emplace(static_cast<int32_t>(row), slot);
+  return slot;
+}
+
+// Rows that are not in use are zero.
+void SparseRows::grow() {
+  constexpr std::size_t kFewest = 64;
+  const std::size_t capacity = std::max(kFewest, 2 * capacity_), used = capacity_ * row_bytes_;
+  auto* values = static_cast<char*>(allocate_zero(backend_, capacity * row_bytes_, "(its sparse gradient)"));
+  backend_.copy(values, values_, used);
+  if (values_) backend_.memory().deallocate(values_, used);
+  values_ = values;
+  capacity_ = capacity;
 }
 
 void SparseRows::clear() {
+  backend_.zero(values_, rows_.size() * row_bytes_);
   slot_of_.clear();
   rows_.clear();
-  values_.clear();
 }
 
-Parameter::Parameter(Shape shape, int dtype, bool sparse, std::string name_)
-    : name(std::move(name_)), shape_(shape), dtype_(dtype), version_(next_version++) {
+Parameter::Parameter(Shape shape, int dtype, bool sparse, std::string name_, Backend& backend)
+    : name(std::move(name_)), backend_(backend), shape_(shape), dtype_(dtype), version_(next_version++) {
   if (shape.rows < 0 || shape.cols < 0 || shape.rows >= INT32_MAX || shape.cols >= INT32_MAX)
     fail(LN_SHAPE_ERROR, "parameter ", name, ": shape (", shape.rows, ", ", shape.cols,
          "); sizes from 0 to 2^31 - 2 are required");
-  value_ = allocate_zero(bytes(), name);
-  if (sparse) sparse_rows_ = std::make_unique<SparseRows>(shape.cols, dtype);
+  value_ = allocate_zero(backend, bytes(), name);
+  if (sparse) sparse_rows_ = std::make_unique<SparseRows>(backend, shape.cols, dtype);
   Registry& all = registry();
   std::lock_guard<std::mutex> lock(all.mutex);
   if (all.free_slots.empty()) {
@@ -64,8 +79,8 @@ Parameter::Parameter(Shape shape, int dtype, bool sparse, std::string name_)
 }
 
 Parameter::~Parameter() {
-  host_memory().deallocate(value_, bytes());
-  if (gradient_) host_memory().deallocate(gradient_, bytes());
+  backend_.memory().deallocate(value_, bytes());
+  if (gradient_) backend_.memory().deallocate(gradient_, bytes());
   Registry& all = registry();
   std::lock_guard<std::mutex> lock(all.mutex);
   all.slots[slot_].reset();
@@ -73,7 +88,7 @@ Parameter::~Parameter() {
 }
 
 void* Parameter::dense_gradient() {
-  if (!gradient_ && !sparse()) gradient_ = allocate_zero(bytes(), name);
+  if (!gradient_ && !sparse()) gradient_ = allocate_zero(backend_, bytes(), name);
   return gradient_;
 }
 
@@ -94,12 +109,12 @@ void Parameter::zero_gradient() {
   if (sparse())
     sparse_rows_->clear();
   else if (has_gradient_)
-    std::memset(gradient_, 0, bytes());
+    backend_.zero(gradient_, bytes());
   has_gradient_ = false;
 }
 
-std::shared_ptr<Parameter> create_parameter(Shape shape, int dtype, bool sparse, std::string name) {
-  auto parameter = std::make_shared<Parameter>(shape, dtype, sparse, std::move(name));
+std::shared_ptr<Parameter> create_parameter(Shape shape, int dtype, bool sparse, std::string name, Backend& backend) {
+  auto parameter = std::make_shared<Parameter>(shape, dtype, sparse, std::move(name), backend);
   std::lock_guard<std::mutex> lock(registry().mutex);
   registry().slots[parameter->slot()] = parameter;
   return parameter;

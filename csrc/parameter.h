@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "backend.h"
 #include "lazynet.h"
 #include "ops/op.h"
 
@@ -20,29 +21,38 @@ inline const char* dtype_name(int dtype) { return dtype == LN_FLOAT64 ? "float64
 // Rows of a table that have a gradient, and the gradients, in the order in which they were touched.
 class SparseRows {
  public:
-  SparseRows(int64_t cols, int dtype) : row_bytes_(cols * element_size(dtype)) {}
-  void* row(int64_t row);  // zero when first touched; valid until another row is touched
+  SparseRows(Backend& backend, int64_t cols, int dtype) : backend_(backend), row_bytes_(cols * element_size(dtype)) {}
+  ~SparseRows();
+  SparseRows(const SparseRows&) = delete;
+  SparseRows& operator=(const SparseRows&) = delete;
+  void* row(int64_t row) { return at(slot(row)); }  // valid until another row is touched
+  int64_t slot(int64_t row);                        // of its gradient in values(), zero when first touched
   const std::vector<int32_t>& rows() const { return rows_; }
-  void* values() { return values_.data(); }
-  void* at(int64_t slot) { return values_.data() + slot * row_bytes_; }
+  char* values() { return values_; }
+  char* at(int64_t slot) { return values_ + slot * static_cast<int64_t>(row_bytes_); }
   void clear();
 
  private:
+  void grow();
+
+  Backend& backend_;
   std::size_t row_bytes_;
   std::unordered_map<int32_t, int32_t> slot_of_;
   std::vector<int32_t> rows_;
-  std::vector<char> values_;
+  char* values_ = nullptr;
+  std::size_t capacity_ = 0;  // rows
 };
 
 class Parameter {
  public:
-  Parameter(Shape shape, int dtype, bool sparse, std::string name);
+  Parameter(Shape shape, int dtype, bool sparse, std::string name, Backend& backend);
   ~Parameter();
   Parameter(const Parameter&) = delete;
   Parameter& operator=(const Parameter&) = delete;
 
   const Shape& shape() const { return shape_; }
   int dtype() const { return dtype_; }
+  Backend& backend() const { return backend_; }
   bool sparse() const { return sparse_rows_ != nullptr; }
   std::size_t bytes() const { return shape_.elements() * element_size(dtype_); }
   void* value() const { return value_; }
@@ -66,6 +76,7 @@ class Parameter {
   std::string label() const;  // for errors
 
  private:
+  Backend& backend_;
   Shape shape_;
   int dtype_;
   void* value_ = nullptr;
@@ -77,7 +88,7 @@ class Parameter {
 };
 
 // Handles name parameters by a slot of a process-wide list: handle = -2 - slot.
-std::shared_ptr<Parameter> create_parameter(Shape shape, int dtype, bool sparse, std::string name);
+std::shared_ptr<Parameter> create_parameter(Shape shape, int dtype, bool sparse, std::string name, Backend& backend);
 std::shared_ptr<Parameter> find_parameter(int64_t handle);  // null when there is none
 
 }  // namespace lazynet

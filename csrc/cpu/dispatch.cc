@@ -2,14 +2,14 @@
 #include <atomic>
 #include <cstring>
 
-#include "../backend.h"
 #include "../error.h"
+#include "unit.h"
 
 namespace lazynet {
 
 #define LN_DECLARE_UNIT(unit)    \
   namespace cpu::unit {          \
-  const Backend* unit_backend(); \
+  const cpu::Unit* unit_table(); \
   }
 #ifdef LN_HAVE_avx512
 LN_DECLARE_UNIT(avx512)
@@ -26,9 +26,9 @@ LN_DECLARE_UNIT(portable)
 
 namespace {
 
-struct Unit {
+struct Candidate {
   const char* name;
-  const Backend* (*backend)();
+  const cpu::Unit* (*table)();
   bool (*supported)();
 };
 
@@ -47,43 +47,43 @@ bool always() { return true; }
 #endif
 
 // Widest first.
-const Unit kUnits[] = {
+const Candidate kCandidates[] = {
 #ifdef LN_HAVE_avx512
-    {"avx512", cpu::avx512::unit_backend, has_avx512},
+    {"avx512", cpu::avx512::unit_table, has_avx512},
 #endif
 #ifdef LN_HAVE_avx2
-    {"avx2", cpu::avx2::unit_backend, has_avx2},
+    {"avx2", cpu::avx2::unit_table, has_avx2},
 #endif
 #ifdef LN_HAVE_baseline
-    {"baseline", cpu::baseline::unit_backend, always},
+    {"baseline", cpu::baseline::unit_table, always},
 #endif
 #ifdef LN_HAVE_portable
-    {"portable", cpu::portable::unit_backend, always},
+    {"portable", cpu::portable::unit_table, always},
 #endif
 };
 
-const Unit* widest_unit() {
-  for (const Unit& unit : kUnits)
+const Candidate* widest() {
+  for (const Candidate& unit : kCandidates)
     if (unit.supported()) return &unit;
   fail(LN_VALUE_ERROR, "this build has no kernels for this processor");
 }
 
-std::atomic<const Unit*>& chosen_unit() {
-  static std::atomic<const Unit*> chosen{widest_unit()};
-  return chosen;
+std::atomic<const Candidate*>& chosen() {
+  static std::atomic<const Candidate*> candidate{widest()};
+  return candidate;
 }
 
 }  // namespace
 
-const Backend& cpu_backend() { return *chosen_unit().load(std::memory_order_acquire)->backend(); }
+const cpu::Unit& cpu::chosen_unit() { return *chosen().load(std::memory_order_acquire)->table(); }
 
-const char* vector_unit() { return chosen_unit().load(std::memory_order_acquire)->name; }
+const char* vector_unit() { return chosen().load(std::memory_order_acquire)->name; }
 
 void set_vector_unit(const char* name) {
-  for (const Unit& unit : kUnits) {
+  for (const Candidate& unit : kCandidates) {
     if (std::strcmp(unit.name, name) != 0) continue;
     if (!unit.supported()) fail(LN_VALUE_ERROR, "this processor has no ", name);
-    chosen_unit().store(&unit, std::memory_order_release);
+    chosen().store(&unit, std::memory_order_release);
     return;
   }
   fail(LN_VALUE_ERROR, "no such vector unit in this build: ", name);

@@ -8,9 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "../backend.h"
-#include "../kernel.h"
 #include "../threads.h"
+#include "unit.h"
 
 namespace lazynet::cpu::LN_UNIT {
 

@@ -1,4 +1,4 @@
-// The tables of this vector unit's kernels, in the order of ops.def, and the unit's backend.
+// The tables of this vector unit's kernels, in the order of ops.def, and of what else it does.
 #include "transfer.h"
 
 namespace lazynet::cpu::LN_UNIT {
@@ -38,11 +38,9 @@ extern const KernelTable kernels_float, kernels_double;
 const KernelTable kernels_float = make_table<float>();
 const KernelTable kernels_double = make_table<double>();
 
-const Backend* unit_backend();
-const Backend* unit_backend() {
-  static const Backend backend = {
-      "cpu",
-      &host_memory(),
+const Unit* unit_table();
+const Unit* unit_table() {
+  static const Unit table = {
       {&kernels_float, &kernels_double},
       {gather<float>, gather<double>},
       {scatter_add<float>, scatter_add<double>},
@@ -54,7 +52,7 @@ const Backend* unit_backend() {
       {update<float>, update<double>},
       {sum_of_squares<float>, sum_of_squares<double>},
   };
-  return &backend;
+  return &table;
 }
 
 }  // namespace lazynet::cpu::LN_UNIT

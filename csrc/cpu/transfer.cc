@@ -167,17 +167,18 @@ int64_t first_non_finite(const void* matrix, int64_t rows, int64_t cols, int64_t
 }
 
 template <class T>
-void update(int kind, const UpdateConstants& h, int64_t count, void* value, void* grad, void* m, void* v) {
-  const UpdateArrays<T> arrays{static_cast<T*>(value),      static_cast<T*>(m),      static_cast<T*>(v),
-                               static_cast<const T*>(grad), static_cast<T>(h.scale), static_cast<T>(h.weight_decay)};
-  parallel_for(count, kGrainElements, [&](int64_t begin, int64_t end) {
-    switch (kind) {
+void update(int optimizer, const Update& u) {
+  const UpdateConstants& h = *u.constants;
+  const UpdateArrays<T> arrays{static_cast<T*>(u.value),      static_cast<T*>(u.m),    static_cast<T*>(u.v),
+                               static_cast<const T*>(u.grad), static_cast<T>(h.scale), static_cast<T>(h.weight_decay)};
+  parallel_for(u.count, kGrainElements, [&](int64_t begin, int64_t end) {
+    switch (optimizer) {
       case LN_SGD:
         return update_sgd(h, arrays, begin, end);
       case LN_ADAGRAD:
         return update_adagrad(h, arrays, begin, end);
       default:
-        return update_adam(h, arrays, kind == LN_ADAMW, begin, end);
+        return update_adam(h, arrays, optimizer == LN_ADAMW, begin, end);
     }
   });
 }
@@ -202,11 +203,11 @@ double sum_of_squares(const void* data, int64_t count) {
   return sum_over<double>(kParts, [&](int64_t part) { return partial[part]; });
 }
 
-#define LN_INSTANTIATE_TRANSFER(T)                                                           \
-  template void gather<T>(const Piece*, int64_t, void*, int64_t);                            \
-  template void scatter_add<T>(const void*, int64_t, const Piece*, int64_t, bool);           \
-  template int64_t first_non_finite<T>(const void*, int64_t, int64_t, int64_t);              \
-  template void update<T>(int, const UpdateConstants&, int64_t, void*, void*, void*, void*); \
+#define LN_INSTANTIATE_TRANSFER(T)                                                 \
+  template void gather<T>(const Piece*, int64_t, void*, int64_t);                  \
+  template void scatter_add<T>(const void*, int64_t, const Piece*, int64_t, bool); \
+  template int64_t first_non_finite<T>(const void*, int64_t, int64_t, int64_t);    \
+  template void update<T>(int, const Update&);                                     \
   template double sum_of_squares<T>(const void*, int64_t);
 LN_INSTANTIATE_TRANSFER(float)
 LN_INSTANTIATE_TRANSFER(double)

@@ -19,7 +19,7 @@ void zero(void* address, std::size_t bytes);
 template <class T>
 int64_t first_non_finite(const void* matrix, int64_t rows, int64_t cols, int64_t ld);
 template <class T>
-void update(int kind, const UpdateConstants& h, int64_t count, void* value, void* grad, void* m, void* v);
+void update(int optimizer, const Update& update);
 template <class T>
 double sum_of_squares(const void* data, int64_t count);
 

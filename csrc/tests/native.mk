@@ -2,8 +2,9 @@
 # One vector unit is enough here, the one whose instructions need no flags.
 CXX ?= g++
 UNIT := $(if $(filter x86_64,$(shell uname -m)),baseline,portable)
-CORE := $(wildcard csrc/*.cc csrc/ops/*.cc csrc/passes/*.cc) csrc/cpu/dispatch.cc
-KERNELS := $(filter-out csrc/cpu/dispatch.cc,$(wildcard csrc/cpu/*.cc))
+ONCE := csrc/cpu/backend.cc csrc/cpu/dispatch.cc
+CORE := $(wildcard csrc/*.cc csrc/ops/*.cc csrc/passes/*.cc) $(ONCE)
+KERNELS := $(filter-out $(ONCE),$(wildcard csrc/cpu/*.cc))
 OBJECTS := $(CORE:csrc/%.cc=$(OUT)/core/%.o) $(KERNELS:csrc/%.cc=$(OUT)/kernels/%.o)
 TESTS := $(patsubst csrc/tests/%.cc,$(OUT)/%,$(wildcard csrc/tests/*.cc))
 COMPILE = @mkdir -p $(@D) && echo $< && $(CXX) -std=c++17 -pthread $(FLAGS) -MMD
