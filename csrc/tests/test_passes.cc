@@ -22,7 +22,7 @@ class Program {
                       static_cast<int>(attributes.size()), nullptr, 0);
   }
   int64_t parameter(int64_t rows, int64_t cols) {
-    parameters_.push_back(create_parameter({rows, cols}, LN_FLOAT32, false, "weight"));
+    parameters_.push_back(create_parameter({rows, cols}, LN_FLOAT32, false, "weight", cpu_backend()));
     return -2 - int64_t{parameters_.back()->slot()};
   }
   int64_t slice(int64_t node, int col, int cols) { return graph_.add_slice(node, 0, 1, col, cols); }
