@@ -36,16 +36,14 @@ std::string step_at_fault(Graph& graph, const NodeRecord& call) {
   const Cell& cell = *graph.cell_of(call.signature).cell;
   Graph inner(graph.options, graph.backend);
   std::vector<int64_t> handles(cell.traced_values.size());
-  const auto size = static_cast<int64_t>(graph.element_bytes());
   for (std::size_t v = 0; v < handles.size(); ++v) {
     const CellValue& value = cell.traced_values[v];
     if (value.kind == CellValue::Kind::kParameter) handles[v] = -2 - int64_t{cell.parameters[value.number]->slot()};
     if (value.kind != CellValue::Kind::kInput) continue;
-    const NodeRecord& argument = graph.nodes[graph.nodes.arguments_of(call)[value.number]];
-    const char* from = graph.nodes.root_of(graph.nodes.arguments_of(call)[value.number]).value + argument.offset * size;
-    std::string rows(static_cast<std::size_t>(argument.elements() * size), 0);
-    graph.backend.read_rows(rows.data(), from, argument.rows, argument.cols * size, argument.ld * size);
-    handles[v] = inner.add_input(argument.shape(), rows.data(), false);
+    const int32_t argument = graph.nodes.arguments_of(call)[value.number];
+    std::string rows(graph.nodes[argument].elements() * graph.element_bytes(), 0);
+    graph.read_rows(argument, graph.nodes.root_of(argument).value, rows.data());
+    handles[v] = inner.add_input(graph.nodes[argument].shape(), rows.data(), false);
   }
   inner.anomaly = true;
   try {

@@ -1,8 +1,8 @@
 // What runs kernels on one device, and its memory. The planner and the executor know nothing else of a device.
 //
-// Work is done in the order in which it is asked for, but perhaps later: only read(), the functions that return a
-// number, settle() and finish() wait for it. Memory may therefore be given back, and used again, as soon as the last
-// work on it was asked for. Arrays that describe work (pieces, runs, batches) are the caller's again at once.
+// Work is done in the order in which it is asked for, but perhaps later: only read(), read_rows() and the functions
+// that return a number wait for it. Memory may therefore be given back, and used again, as soon as the last work on it
+// was asked for. Arrays that describe work (pieces, runs, batches) are the caller's again at once.
 #pragma once
 
 #include <cstddef>
@@ -42,19 +42,11 @@ class Backend {
   virtual ~Backend() = default;
   virtual const char* name() const = 0;  // as a user writes it
   virtual MemoryResource& memory() = 0;
-  // Whether Batch::early is worth its memory: kernels of early operators fill it.
-  virtual bool makes_early_gradients() const = 0;
-  // Whether kernels add gradients one after another where Operand::overlapping says that they share memory. Else they
-  // are given memory of their own and scatter_add() brings them together.
-  virtual bool adds_in_turn() const = 0;
 
   // The kernels of the operator table.
   virtual void forward(int dtype, const Batch& batch) = 0;
   virtual void backward(int dtype, const Batch& batch) = 0;
   virtual void shared(int dtype, const Batch& batch) = 0;
-  // The Faults of batches that have run are filled in.
-  virtual void settle() = 0;
-  virtual void finish() = 0;  // everything is done; throws what went wrong
 
   // Copies pieces of equal cols one below another into a matrix with row stride `ld`.
   virtual void gather(int dtype, const Piece* pieces, int64_t count, void* matrix, int64_t ld) = 0;
@@ -82,7 +74,7 @@ class Backend {
   virtual void write(void* to, const void* from, std::size_t bytes) = 0;
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;  // within the device's
   // Rows of `row_bytes` that are `stride` bytes apart, to one after another.
-  virtual void read_rows(void* to, const void* from, int64_t rows, int64_t row_bytes, int64_t stride);
+  virtual void read_rows(void* to, const void* from, int64_t rows, int64_t row_bytes, int64_t stride) = 0;
 };
 
 // The CPU with the widest vector unit of this machine, or the one chosen by set_vector_unit().

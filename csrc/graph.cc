@@ -23,9 +23,9 @@ uint64_t mix(uint64_t x) {
 
 }  // namespace
 
-Graph::Graph(const ln_graph_options& options_, Backend& device_or_cpu)
+Graph::Graph(const ln_graph_options& options_, Backend& backend_)
     : options(options_),
-      backend(device_or_cpu),
+      backend(backend_),
       pool(backend.memory(), options_.chunk_bytes ? options_.chunk_bytes : BuddyAllocator::kDefaultChunk,
            options_.memory_limit),
       version_(next_version.fetch_add(1) & kVersionMask),
@@ -93,7 +93,7 @@ int32_t Graph::parameter_node(int64_t handle) {
          "; this graph computes in ", dtype_name(options.dtype));
   if (&parameter->backend() != &backend)
     fail(LN_DEVICE_ERROR, parameter->label(), ": it is on ", parameter->backend().name(), "; this graph is on ",
-         backend.name(), "; move it with the module's to(), or make the graph there");
+         backend.name(), "; both on one device are required");
   if (anomaly) {
     const Shape shape = parameter->shape();
     const int64_t at = backend.first_non_finite(options.dtype, parameter->value(), shape.rows, shape.cols, shape.cols);

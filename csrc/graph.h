@@ -82,6 +82,8 @@ class Graph {
   void backward(int64_t loss, bool retain);
   void read_value(int64_t handle, void* out);
   bool read_gradient(int64_t handle, void* out) const;
+  // A node's elements where those of its root, values or gradients, start at `root`.
+  void read_rows(int32_t id, const char* root, void* out) const;
 
   // `learned` is the policy where `policy` is kLearned.
   void set_policy(Policy policy, std::shared_ptr<const LearnedPolicy> learned);

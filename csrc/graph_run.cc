@@ -201,10 +201,7 @@ void Graph::read_value(int64_t handle, void* out) {
     const int64_t own = handle_of(id);
     forward(&own, 1);
   }
-  const NodeRecord& node = nodes[id];
-  const auto size = static_cast<int64_t>(element_bytes());
-  const char* from = nodes.root_of(id).value + node.offset * size;
-  backend.read_rows(out, from, node.rows, node.cols * size, node.ld * size);
+  read_rows(id, nodes.root_of(id).value, out);
 }
 
 bool Graph::read_gradient(int64_t handle, void* out) const {
@@ -216,10 +213,14 @@ bool Graph::read_gradient(int64_t handle, void* out) const {
     fail(LN_GRAPH_ERROR, "grad: the gradient of node ", describe(id),
          " was not kept, only those of inputs and parameters were; backward(loss, retain_grad=True) keeps all");
   if (!root.grad) return false;
-  const auto size = static_cast<int64_t>(element_bytes());
-  const char* from = root.grad + node.offset * size;
-  backend.read_rows(out, from, node.rows, node.cols * size, node.ld * size);
+  read_rows(id, root.grad, out);
   return true;
+}
+
+void Graph::read_rows(int32_t id, const char* root, void* out) const {
+  const NodeRecord& node = nodes[id];
+  const auto size = static_cast<int64_t>(element_bytes());
+  backend.read_rows(out, root + node.offset * size, node.rows, node.cols * size, node.ld * size);
 }
 
 std::string Graph::describe(int32_t id) const {
