@@ -64,23 +64,25 @@ void Optimizer::step(const ln_hyperparameters& h, double scale) {
       for (int slot = 0; slot < slots_of(kind_); ++slot) state(static_cast<int>(i), slot);
   std::deque<UpdateConstants> constants;
   ByDevice<Update> updates;
+  std::vector<Item*> updated;
   for (Item& chosen : items_) {
     if (!chosen.parameter->has_gradient() || !chosen.parameter->trainable) continue;
-    ++chosen.steps;
-    const double t = static_cast<double>(chosen.steps);
+    const int64_t step = chosen.steps + 1;
+    const double t = static_cast<double>(step);
     constants.push_back({h.learning_rate, h.weight_decay, h.momentum, h.dampening, h.beta1, h.beta2, h.epsilon,
-                         1 - std::pow(h.beta1, t), 1 - std::pow(h.beta2, t), scale, h.nesterov != 0,
-                         chosen.steps == 1});
-    chosen.parameter->begin_writing();
+                         1 - std::pow(h.beta1, t), 1 - std::pow(h.beta2, t), scale, h.nesterov != 0, step == 1});
     add_updates(chosen, &constants.back(), &updates[device_of(*chosen.parameter)]);
+    updated.push_back(&chosen);
+  }
+  // Nothing is changed before all that may fail for want of memory is done.
+  for (Item* chosen : updated) {
+    ++chosen->steps;
+    chosen->parameter->begin_writing();
   }
   for (const auto& [device, list] : updates)
     device.first->update(device.second, kind_, list.data(), static_cast<int64_t>(list.size()));
-  for (Item& chosen : items_) {
-    if (!chosen.parameter->has_gradient()) continue;
-    if (chosen.parameter->trainable) chosen.parameter->end_writing();
-    chosen.parameter->zero_gradient();
-  }
+  for (Item* chosen : updated) chosen->parameter->end_writing();
+  for (Item& chosen : items_) chosen.parameter->zero_gradient();
 }
 
 void Optimizer::add_updates(Item& chosen, UpdateConstants* constants, std::vector<Update>* updates) {
