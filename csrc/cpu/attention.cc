@@ -126,8 +126,8 @@ struct Tile {
   template <class Apply>
   void for_mask(const DropoutMask<T>& mask, const Apply& apply) const {
     for (int64_t i = 0; i < queries; ++i)
-      mask.run((head.number * head.queries + query + i) * head.keys + key, keys,
-               [&](int64_t j, bool keep) { apply(i * kKeys + j, keep); });
+      for_dropout(mask, (head.number * head.queries + query + i) * head.keys + key, keys,
+                  [&](int64_t j, bool keep) { apply(i * kKeys + j, keep); });
   }
 };
 
@@ -144,7 +144,7 @@ void attend(const Head<T>& head, int64_t query) {
     tile.compute_scores(key, last);
     tile.add_keys(factor);
     if (head.rate > 0) {
-      const DropoutMask<T> mask(head.key, head.rate);
+      const DropoutMask<T> mask = mask_of<T>(head.key, head.rate);
       T* scores = tile.scores;
       const T scale = mask.scale;
       tile.for_mask(mask, [=](int64_t at, bool keep) {
@@ -190,7 +190,7 @@ void attend_backward(const Head<T>& head, int64_t query) {
                    slopes, kKeys);
     const T* w = p;
     if (head.rate > 0) {
-      const DropoutMask<T> mask(head.key, head.rate);
+      const DropoutMask<T> mask = mask_of<T>(head.key, head.rate);
       const T scale = mask.scale;
       T *kept = weights, *slope = slopes;
       tile.for_mask(mask, [=](int64_t at, bool keep) {

@@ -22,12 +22,12 @@ template <class T>
 void dropout_forward(const Batch& batch) {
   for_members(batch, false, [&](int64_t i) {
     const Piece &x = batch.arguments[0].pieces[i], &result = batch.result.pieces[i];
-    const DropoutMask<T> mask(batch.payload[i], batch.attributes[0]);
+    const DropoutMask<T> mask = mask_of<T>(batch.payload[i], batch.attributes[0]);
     const T scale = mask.scale;
     for_spans(x, result, [&](int64_t from, int64_t to, int64_t element, int64_t count) {
       const T* in = value_of<T>(x) + from;
       T* y = value_of<T>(result) + to;
-      mask.run(element, count, [=](int64_t k, bool keep) {
+      for_dropout(mask, element, count, [=](int64_t k, bool keep) {
         const T kept = in[k] * scale;  // loaded in any case, so that the choice is a blend
         y[k] = keep ? kept : T(0);
       });
@@ -41,12 +41,12 @@ void dropout_backward(const Batch& batch) {
   for_members(batch, true, [&](int64_t i) {
     const Piece &x = batch.arguments[0].pieces[i], &result = batch.result.pieces[i];
     if (!x.grad) return;
-    const DropoutMask<T> mask(batch.payload[i], batch.attributes[0]);
+    const DropoutMask<T> mask = mask_of<T>(batch.payload[i], batch.attributes[0]);
     const T scale = mask.scale;
     for_spans(x, result, [&](int64_t to, int64_t from, int64_t element, int64_t count) {
       const T* g = grad_of<T>(result) + from;
       T* dx = grad_of<T>(x) + to;
-      mask.run(element, count, [=](int64_t k, bool keep) {
+      for_dropout(mask, element, count, [=](int64_t k, bool keep) {
         const T kept = g[k] * scale;
         dx[k] += keep ? kept : T(0);
       });

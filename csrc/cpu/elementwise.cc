@@ -1,6 +1,7 @@
 // Elementwise operators: one driver for all formulas, which handles how operands lie in memory and how they are
 // broadcast.
-#include "formulas.h"
+#include "../ops/formulas.h"
+#include "loops.h"
 
 namespace lazynet::cpu::LN_UNIT {
 namespace {

@@ -1,6 +1,7 @@
 // Chains of elementwise operations in one pass: a block of a row goes through all of them while it is in the
 // first-level cache. Each operation is a loop over the block; the call costs little beside its 256 elements.
-#include "formulas.h"
+#include "../ops/formulas.h"
+#include "loops.h"
 #include "transfer.h"
 
 namespace lazynet::cpu::LN_UNIT {

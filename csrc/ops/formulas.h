@@ -1,9 +1,9 @@
 // The rows of elementwise.def as structs of inline formulas. A unary operator is one whose `b` is never read.
 #pragma once
 
-#include "loops.h"
+#include "math.h"
 
-namespace lazynet::cpu::LN_UNIT {
+namespace lazynet::LN_CODE {
 
 static constexpr bool has_letter(const char* text, char letter) {
   for (; *text; ++text)
@@ -51,8 +51,8 @@ static constexpr int count_words(const char* text) {
         return gradient_b;                                                                                       \
     }                                                                                                            \
   };
-#include "../ops/elementwise.def"
+#include "elementwise.def"
 #undef LN_UNARY
 #undef LN_BINARY
 
-}  // namespace lazynet::cpu::LN_UNIT
+}  // namespace lazynet::LN_CODE

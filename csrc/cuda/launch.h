@@ -1,0 +1,77 @@
+// What the launchers of all families share: from a Batch to what kernels are told. Part of the core only.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "../lazynet.h"
+#include "kernels.h"
+#include "queue.h"
+
+namespace lazynet::cuda {
+
+template <class T>
+constexpr int kDtype = sizeof(T) == 8 ? LN_FLOAT64 : LN_FLOAT32;
+
+// A kernel's name as a static object of a function template with element type T.
+#define LN_KERNEL_OF(variable, family, name) static const Kernel variable(family, name, kDtype<T>)
+
+// Blocks for `units` of which a block does `per_block` at a time: more than fill any device bring nothing, kernels
+// loop.
+inline int64_t blocks_for(int64_t units, int64_t per_block) {
+  constexpr int64_t kMost = 4096;
+  return std::min((units + per_block - 1) / per_block, kMost);
+}
+
+// The operand of a batch: 0 the result, k + 1 argument k.
+inline const Operand& operand_of(const Batch& batch, int operand) {
+  return operand == 0 ? batch.result : batch.arguments[operand - 1];
+}
+
+// The members of a batch, member i with units_of(i) units, and the pieces of its `operands` first operands, lists and
+// shared ones excepted.
+template <class Units>
+Members members_of(Queue& queue, const Batch& batch, int operands, const Units& units_of) {
+  Members members{};
+  members.count = batch.members;
+  if (batch.members == 1) {
+    members.units = units_of(0);
+    for (int o = 0; o < operands; ++o)
+      if (operand_of(batch, o).count == 1) members.single[o] = operand_of(batch, o).pieces[0];
+    return members;
+  }
+  int64_t* begin = queue.room(batch.members + 1, &members.begin);
+  begin[0] = 0;
+  for (int64_t i = 0; i < batch.members; ++i) begin[i + 1] = begin[i] + units_of(i);
+  members.units = begin[batch.members];
+  for (int o = 0; o < operands; ++o) {
+    const Operand& operand = operand_of(batch, o);
+    if (operand.count == batch.members) members.pieces[o] = queue.upload(operand.pieces, operand.count);
+  }
+  return members;
+}
+
+// The same of a kernel that does row by row, whose unit is a row of the result and of each operand: members that lie
+// one below another are one.
+inline Members rows_of(Queue& queue, const Batch& batch, int operands, bool backward) {
+  Members members{};
+  members.count = 1;
+  bool one = true;
+  for (int o = 0; o < operands && one; ++o) {
+    const Operand& operand = operand_of(batch, o);
+    const bool shared = batch.members > 1 && operand.count == 1;
+    if (shared) continue;
+    members.single[o] = operand.matrix;
+    const bool wanted = backward && (o == 0 || operand.wants_grad);
+    one = operand.matrix.value && (!wanted || operand.matrix.grad) && operand.matrix.rows == batch.result.matrix.rows &&
+          (operand.count == 0 || operand.matrix.cols == operand.pieces[0].cols);
+  }
+  members.units = batch.result.matrix.rows;
+  if (one) return members;
+  return members_of(queue, batch, operands, [&](int64_t i) { return batch.result.pieces[i].rows; });
+}
+
+inline const Piece& shared_piece(const Batch& batch, int argument) { return batch.arguments[argument].pieces[0]; }
+
+}  // namespace lazynet::cuda
