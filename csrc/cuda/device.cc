@@ -44,11 +44,12 @@ Function Device::find(const Kernel& kernel) {
 Module Device::load(const Kernel& kernel) {
   const std::string only = kernel.dtype == LN_FLOAT64 ? "LN_ONLY_DOUBLE" : "LN_ONLY_FLOAT";
   const std::string defines = kernel.pick.empty() ? only : only + " LN_PICK_" + kernel.pick;
-  Module& module = modules_[kernel.family + ' ' + defines];
+  const char* source = kernel.source.empty() ? nullptr : kernel.source.c_str();
+  Module& module = modules_[source ? kernel.source : kernel.family + ' ' + defines];
   if (module) return module;
   char error[4096] = "";
   const void* image =
-      options_.compile(options_.self, kernel.family.c_str(), nullptr, defines.c_str(), error, sizeof error);
+      options_.compile(options_.self, kernel.family.c_str(), source, defines.c_str(), error, sizeof error);
   if (!image) fail(LN_DEVICE_ERROR, name_, ": the kernels of ", kernel.family, " cannot be compiled: ", error);
   driver_.check(driver_.load_module(&module, image), "loading kernels");
   return module;

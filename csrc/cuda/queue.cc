@@ -22,9 +22,10 @@ std::size_t rounded(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
 
 }  // namespace
 
-Kernel::Kernel(const char* family_, const char* name, int dtype_, const char* pick_)
+Kernel::Kernel(const char* family_, const char* name, int dtype_, const char* pick_, std::string source_)
     : family(family_),
       pick(pick_),
+      source(std::move(source_)),
       entry((*pick_ ? std::string(pick_) + '_' : std::string()) + name + (dtype_ == LN_FLOAT64 ? "_double" : "_float")),
       dtype(dtype_),
       number(next_kernel++) {}
@@ -134,8 +135,8 @@ void Queue::record(const Command& command) {
   if (commands_.size() >= kCommandsPerFlush) flush();
 }
 
-void Queue::record_launch(const Kernel& kernel, int64_t blocks, int threads, std::size_t shared_bytes, const void* args,
-                          std::size_t bytes) {
+void Queue::launch(const Kernel& kernel, int64_t blocks, int threads, std::size_t shared_bytes, const void* args,
+                   std::size_t bytes) {
   if (blocks <= 0) return;
   if (blocks > INT32_MAX) fail(LN_INTERNAL_ERROR, "cuda: ", kernel.entry, " would need ", blocks, " blocks");
   Command command{Kind::kLaunch};

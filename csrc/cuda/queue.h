@@ -23,9 +23,9 @@ class Functions;
 class Kernel {
  public:
   // `pick` chooses one row of elementwise.def, whose kernels then make a module of their own; its name precedes the
-  // kernel's.
-  Kernel(const char* family, const char* name, int dtype, const char* pick = "");
-  const std::string family, pick, entry;  // entry: pick_name_float
+  // kernel's. `source`: the kernel's own text, which makes a module of its own; no two kernels have the same.
+  Kernel(const char* family, const char* name, int dtype, const char* pick = "", std::string source = "");
+  const std::string family, pick, source, entry;  // entry: pick_name_float
   const int dtype;
   const int number;  // of all kernels of the process
 };
@@ -76,8 +76,11 @@ class Queue {
   template <class Args>
   void launch(const Kernel& kernel, int64_t blocks, int threads, std::size_t shared_bytes, const Args& args) {
     static_assert(sizeof(Args) <= 4096, "longer arguments are uploaded");
-    record_launch(kernel, blocks, threads, shared_bytes, &args, sizeof(Args));
+    launch(kernel, blocks, threads, shared_bytes, &args, sizeof(Args));
   }
+  // The same of arguments whose length only a generated kernel knows.
+  void launch(const Kernel& kernel, int64_t blocks, int threads, std::size_t shared_bytes, const void* args,
+              std::size_t bytes);
   void multiply(int dtype, const Product& product);
   void zero(void* address, std::size_t bytes);
   void copy(void* to, const void* from, std::size_t bytes);
@@ -120,8 +123,6 @@ class Queue {
     bool left = false;     // it is full, and what reads it may not be started yet
     bool in_flight = false;
   };
-  void record_launch(const Kernel& kernel, int64_t blocks, int threads, std::size_t shared_bytes, const void* args,
-                     std::size_t bytes);
   void record(const Command& command);
   Room reserve(std::size_t bytes);
   void next_chunk(std::size_t bytes);
