@@ -9,7 +9,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-CORE = ["csrc", "csrc/ops", "csrc/passes"]
+CORE = ["csrc", "csrc/ops", "csrc/passes", "csrc/cuda"]
 KERNELS = "csrc/cpu"
 ONCE = {"backend.cc", "dispatch.cc"}  # of the kernels' folder: not a vector unit's
 COMMON_FLAGS = ["-std=c++17", "-fvisibility=hidden", "-fPIC", "-pthread"]
@@ -30,6 +30,8 @@ X86_UNITS = {
     ],
 }
 UNITS = X86_UNITS if platform.machine() in ("x86_64", "AMD64") else {"portable": []}
+if chosen := os.environ.get("LAZYNET_UNITS"):  # fewer, for a quick build
+    UNITS = {unit: UNITS[unit] for unit in chosen.split()}
 
 
 def jobs() -> "list[tuple[str, str, list[str]]]":
@@ -37,6 +39,8 @@ def jobs() -> "list[tuple[str, str, list[str]]]":
     result = []
     for folder in CORE:
         result += [(str(source), "core", CORE_FLAGS) for source in sorted(Path(folder).glob("*.cc"))]
+    # A family's launchers; its kernels are compiled at run time, for the device at hand.
+    result += [(str(source), "core", CORE_FLAGS) for source in sorted(Path("csrc/cuda").glob("*.cu"))]
     have = [f"-DLN_HAVE_{unit}" for unit in UNITS]
     for source in sorted(Path(KERNELS).glob("*.cc")):
         if source.name in ONCE:
@@ -68,6 +72,7 @@ class BuildCore(build_ext):
             super().build_extension(ext)
             return
         known = {}
+        self.compiler.src_extensions.append(".cu")
         extra = os.environ.get("LAZYNET_CXXFLAGS", "").split()
 
         def compile_one(job):
@@ -78,7 +83,10 @@ class BuildCore(build_ext):
             if not self.force and not extra and target.exists() and target.stat().st_mtime > newest:
                 return str(target)
             arguments = [*COMMON_FLAGS, *flags, *extra]
-            return self.compiler.compile([source], output_dir=output, extra_postargs=arguments)[0]
+            language = ["-xc++"]  # of .cu files too
+            return self.compiler.compile(
+                [source], output_dir=output, extra_preargs=language, extra_postargs=arguments
+            )[0]
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             ext.extra_objects = ext.depends = list(pool.map(compile_one, jobs()))
