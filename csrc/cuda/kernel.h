@@ -19,13 +19,15 @@
 #ifdef LN_DEVICE_CODE
 
 #define LN_DEVICE static __device__ __forceinline__
+// Of a multiprocessor at least; told to the compiler, which otherwise spills a few registers for one more.
+#define LN_RESIDENT_BLOCKS 2
 
 // Before a loop: unrolling it would take registers and bring nothing.
 #ifndef LN_EMULATOR
 #define LN_NO_UNROLL _Pragma("unroll 1")
 #define LN_KERNEL_ENTRY(name, Args) extern "C" __global__ void name(const __grid_constant__ Args args)
 #define LN_BOUNDED_ENTRY(name, Args, threads) \
-  extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args args)
+  extern "C" __global__ void __launch_bounds__(threads, LN_RESIDENT_BLOCKS) name(const __grid_constant__ Args args)
 #define LN_SHARED(T, name, count) __shared__ T name[count]
 #define LN_DYNAMIC_SHARED(T, name)                     \
   extern __shared__ __align__(16) char name##_bytes[]; \
