@@ -67,13 +67,13 @@ int ln_device_finish(ln_device* device) {
   return status_of([&] { device->core.finish(); });
 }
 int ln_device_read(ln_device* device, void* to, const void* from, size_t bytes) {
-  return status_of([&] { device->core.read(to, from, bytes); });
+  return status_of([&] { backend_of(device).read(to, from, bytes); });
 }
 int ln_device_write(ln_device* device, void* to, const void* from, size_t bytes) {
-  return status_of([&] { device->core.write(to, from, bytes); });
+  return status_of([&] { backend_of(device).write(to, from, bytes); });
 }
 int ln_device_copy(ln_device* device, void* to, const void* from, size_t bytes) {
-  return status_of([&] { device->core.copy(to, from, bytes); });
+  return status_of([&] { backend_of(device).copy(to, from, bytes); });
 }
 int ln_device_set_tf32(ln_device* device, int on) {
   return status_of([&] { device->core.set_tensor_float(on != 0); });

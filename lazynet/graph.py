@@ -13,6 +13,8 @@ import numpy as np
 
 from . import _nodes, anomaly, errors
 from ._core import DTYPES, check, dtype_code, ffi, integer, last_error, lib, pointer
+from .device import Device
+from .device import device as find_device
 from .node import Node, settle
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ class Graph(_nodes.CoreGraph):
             :class:`lazynet.batching.FiniteState` that was learned, or a :class:`lazynet.batching.Policy` of one's own.
         memory_limit: Bytes that the pool may hold; 0 for no limit.
         chunk_bytes: The smallest piece of memory that the pool asks for; 0 for the default.
+        device: Where values lie and kernels run: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, see :func:`lazynet.device`; by
+            default that of :func:`lazynet.set_default_device`. Its parameters must be there too.
 
     Use ``with graph:`` for every minibatch: it starts over and keeps the memory.
 
@@ -56,7 +60,7 @@ class Graph(_nodes.CoreGraph):
         (5.0, [[2.0, 4.0]])
     """
 
-    __slots__ = ("__weakref__", "_chooser", "_core", "_policy", "_recorded", "_sites", "dtype")
+    __slots__ = ("__weakref__", "_chooser", "_core", "_policy", "_recorded", "_sites", "device", "dtype")
 
     def __init__(
         self,
@@ -68,7 +72,9 @@ class Graph(_nodes.CoreGraph):
         policy: str | FiniteState | Policy = "lookahead",
         memory_limit: int = 0,
         chunk_bytes: int = 0,
+        device: str | Device | None = None,
     ) -> None:
+        self.device = find_device(device)
         code = dtype_code(dtype)
         seed = integer("graph", "seed", seed)
         memory_limit = integer("graph", "memory_limit", memory_limit)
@@ -84,6 +90,7 @@ class Graph(_nodes.CoreGraph):
                 "seed": seed & _UINT64,
                 "memory_limit": memory_limit,
                 "chunk_bytes": chunk_bytes,
+                "device": self.device._core,
             },
         )
         core = lib.ln_graph_create(options)

@@ -3,7 +3,7 @@
 #include "kernels.h"
 #include "transfer.h"
 
-#define LN_PENDING_elementwise 1
+#define LN_PENDING_elementwise 0
 #define LN_PENDING_linear 1
 #define LN_PENDING_embedding 1
 #define LN_PENDING_shape 1
@@ -43,3 +43,15 @@ namespace lazynet::cuda {
 #include "../ops/ops.def"
 
 }  // namespace lazynet::cuda
+
+#include "transfer.h"
+namespace lazynet::cuda {
+template <class T>
+void fused_forward(Queue&, const Fused&) { fail(LN_DEVICE_ERROR, "no fused yet"); }
+template <class T>
+void fused_backward(Queue&, const Fused&) { fail(LN_DEVICE_ERROR, "no fused yet"); }
+template void fused_forward<float>(Queue&, const Fused&);
+template void fused_backward<float>(Queue&, const Fused&);
+template void fused_forward<double>(Queue&, const Fused&);
+template void fused_backward<double>(Queue&, const Fused&);
+}

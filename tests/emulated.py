@@ -1,0 +1,76 @@
+"""A CUDA device on the CPU: the emulator's driver, and kernels that the C++ compiler made."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "build" / "emulator"
+
+
+def library() -> Path:
+    subprocess.run(
+        ["make", "-s", "-f", "csrc/cuda/emulator/emulator.mk", f"OUT={OUT}", "FLAGS=-O1 -g", "-j2", "library"],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return OUT / "libemulator.so"
+
+
+def _digest() -> str:
+    digest = hashlib.sha256()
+    for folder in ("csrc", "csrc/ops", "csrc/cuda", "csrc/cuda/emulator"):
+        for path in sorted((ROOT / folder).glob("*")):
+            if path.suffix in (".h", ".cu", ".def"):
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def kernels(family: str, source: str | None, defines: str) -> Path:
+    text = source if source is not None else (ROOT / "csrc/cuda" / f"{family}.cu").read_text()
+    key = hashlib.sha256("\0".join((_digest(), family, text, defines)).encode()).hexdigest()[:24]
+    path = OUT / f"{family}-{key}.so"
+    if not path.exists():
+        OUT.mkdir(parents=True, exist_ok=True)
+        unit = OUT / f"{family}-{key}-{os.getpid()}.cu"
+        unit.write_text(source if source is not None else f'#include "cuda/{family}.cu"\n')
+        made = path.with_suffix(f".{os.getpid()}")
+        subprocess.run(
+            ["g++", "-std=c++17", "-O1", "-g", "-shared", "-fPIC", "-fno-gnu-unique", "-Icsrc", "-DLN_EMULATOR", *(f"-D{word}" for word in defines.split()),
+             "-include", "csrc/cuda/emulator/emulator.h", "-x", "c++", str(unit), "-o", str(made)],
+            cwd=ROOT, check=True,
+        )  # fmt: skip
+        made.rename(path)
+        unit.unlink()
+    return path
+
+
+class EmulatedRuntime:
+    """See :class:`lazynet.device.Runtime`."""
+
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self.driver = self.blas = str(library())
+        self._driver = ctypes.CDLL(self.driver, ctypes.RTLD_GLOBAL)
+        self._driver.cuInit(0)
+        context = ctypes.c_void_p()
+        self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+        self._context = context
+
+    def allocate(self, size: int) -> int:
+        self._driver.cuCtxSetCurrent(self._context)
+        address = ctypes.c_ulonglong()
+        status = self._driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(max(size, 1)))
+        return 0 if status else address.value
+
+    def deallocate(self, address: int, size: int) -> None:
+        self._driver.cuCtxSetCurrent(self._context)
+        self._driver.cuMemFree_v2(ctypes.c_ulonglong(address))
+
+    def compile(self, family: str, source: str | None, defines: str) -> bytes:
+        return str(kernels(family, source, defines)).encode()
