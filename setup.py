@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -67,6 +68,10 @@ def included(source: str, known: "dict[str, set[str]]") -> "set[str]":
 class BuildCore(build_ext):
     """Compiles the core's objects in parallel, those that are out of date, and links them into the module."""
 
+    def run(self):
+        super().run()
+        copy_kernel_sources(Path("." if self.inplace else self.build_lib) / "lazynet" / "_csrc")
+
     def build_extension(self, ext):
         if ext.name == "lazynet._nodes":
             super().build_extension(ext)
@@ -91,6 +96,17 @@ class BuildCore(build_ext):
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             ext.extra_objects = ext.depends = list(pool.map(compile_one, jobs()))
         super().build_extension(ext)
+
+
+def copy_kernel_sources(to: Path) -> None:
+    """What the run-time compiler of a GPU reads."""
+    shutil.rmtree(to, ignore_errors=True)
+    files = [Path("csrc/kernel.h"), *Path("csrc/ops").glob("*.h"), *Path("csrc/ops").glob("*.def")]
+    files += [*Path("csrc/cuda").glob("*.cu"), *Path("csrc/cuda").glob("*.h"), *Path("csrc/cuda/nvrtc").iterdir()]
+    for file in files:
+        target = to / file.relative_to("csrc")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
 
 
 nodes = Extension(
