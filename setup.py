@@ -89,9 +89,9 @@ class BuildCore(build_ext):
                 return str(target)
             arguments = [*COMMON_FLAGS, *flags, *extra]
             language = ["-xc++"]  # of .cu files too
-            return self.compiler.compile(
-                [source], output_dir=output, extra_preargs=language, extra_postargs=arguments
-            )[0]
+            return self.compiler.compile([source], output_dir=output, extra_preargs=language, extra_postargs=arguments)[
+                0
+            ]
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             ext.extra_objects = ext.depends = list(pool.map(compile_one, jobs()))

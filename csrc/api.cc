@@ -228,6 +228,9 @@ int64_t ln_add(ln_graph* graph, int op, const int64_t* arguments, int count, con
 int64_t ln_add_input(ln_graph* graph, int64_t rows, int64_t cols, const void* data, int requires_grad) {
   return build(graph, [&](Graph& core) { return core.add_input({rows, cols}, data, requires_grad != 0); });
 }
+int64_t ln_add_device_input(ln_graph* graph, int64_t rows, int64_t cols, const void* data, int requires_grad) {
+  return build(graph, [&](Graph& core) { return core.add_input({rows, cols}, data, requires_grad != 0, true); });
+}
 int64_t ln_add_slice(ln_graph* graph, int64_t a, int64_t row, int64_t rows, int64_t col, int64_t cols) {
   return build(graph, [&](Graph& core) { return core.add_slice(a, row, rows, col, cols); });
 }
@@ -313,6 +316,9 @@ int ln_node_requires_grad(const ln_graph* graph, int64_t node) {
 }
 int ln_node_value(ln_graph* graph, int64_t node, void* out) {
   return with_graph(graph, [&](Graph& core) { core.read_value(node, out); });
+}
+int ln_node_copy_value(ln_graph* graph, int64_t node, void* out) {
+  return with_graph(graph, [&](Graph& core) { core.copy_value(node, out); });
 }
 int ln_node_gradient(const ln_graph* graph, int64_t node, void* out) {
   bool has = false;

@@ -192,6 +192,8 @@ int64_t ln_add(ln_graph*, int op, const int64_t* arguments, int count, const dou
                const int64_t* payload, int64_t payload_count);
 /* A matrix of the caller's numbers, copied; `data` has the graph's element type. */
 int64_t ln_add_input(ln_graph*, int64_t rows, int64_t cols, const void* data, int requires_grad);
+/* The same of numbers in memory of the graph's device. */
+int64_t ln_add_device_input(ln_graph*, int64_t rows, int64_t cols, const void* data, int requires_grad);
 /* Rows [row, row + rows) and columns [col, col + cols) of a node, or all its elements in another
  * shape: no copy where the elements already lie that way. */
 int64_t ln_add_slice(ln_graph*, int64_t a, int64_t row, int64_t rows, int64_t col, int64_t cols);
@@ -234,6 +236,8 @@ int ln_node_computed(const ln_graph*, int64_t node);      /* 1 or 0 */
 int ln_node_requires_grad(const ln_graph*, int64_t node); /* 1 or 0 */
 /* Copies rows * cols elements out; computes the node first where needed. */
 int ln_node_value(ln_graph*, int64_t node, void* out);
+/* The same to memory of the graph's device; waits until it is there. */
+int ln_node_copy_value(ln_graph*, int64_t node, void* out);
 /* Returns 1 and copies, or 0 when the node holds no gradient, or an error. */
 int ln_node_gradient(const ln_graph*, int64_t node, void* out);
 

@@ -11,6 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from . import errors
 from .device import Device, device, register
 
@@ -157,6 +159,16 @@ class CupyRuntime:
     def compile(self, family: str, source: str | None, defines: str) -> bytes:
         """By NVRTC, for this device alone."""
         return compile_kernels(family, source, defines, self._device.compute_capability)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """A CuPy array."""
+        with self._device:
+            return _cupy().empty(shape, dtype)
+
+    def wait_for(self, stream: int | None) -> None:
+        """Waits for the work of another library's stream."""
+        if stream is not None:
+            _cupy().cuda.runtime.streamSynchronize(stream)
 
 
 def _cublas() -> str:

@@ -43,6 +43,12 @@ class Runtime(Protocol):
             defines: Words to define, separated by spaces.
         """
 
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An array on the device with a ``__cuda_array_interface__``."""
+
+    def wait_for(self, stream: int | None) -> None:
+        """Waits for the work of another library's stream: a handle, 1 the default stream, None nothing."""
+
 
 class DeviceStatistics(NamedTuple):
     """Counts since the device was first used.
@@ -148,6 +154,11 @@ class Elements(NamedTuple):
         """Takes over values of the same shape."""
         array = np.ascontiguousarray(np.broadcast_to(values, self.shape), self.dtype)
         check(lib.ln_device_write(self.device._core, self.address, pointer(array), self.nbytes))
+
+    def copy(self, address: Any) -> None:
+        """Takes over as many from another place on the device; waits, since they may go then."""
+        check(lib.ln_device_copy(self.device._core, self.address, address, self.nbytes))
+        self.device.synchronize()
 
 
 _CPU = Device("cpu", None)

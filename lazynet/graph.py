@@ -15,6 +15,7 @@ from . import _nodes, anomaly, errors
 from ._core import DTYPES, check, dtype_code, ffi, integer, last_error, lib, pointer
 from .device import Device
 from .device import device as find_device
+from .interchange import device_array
 from .node import Node, settle
 
 if TYPE_CHECKING:
@@ -183,9 +184,14 @@ class Graph(_nodes.CoreGraph):
         """A node that holds a copy of ``array``: a number, a vector (one row) or a matrix.
 
         Args:
-            array: Anything that NumPy turns into at most two dimensions.
+            array: Anything that NumPy turns into at most two dimensions. In a graph on a GPU also an array of CuPy,
+                PyTorch and the like on that GPU, of the graph's element type: it is copied there.
             requires_grad: Whether ``backward`` computes its gradient.
         """
+        there = device_array(array, self.dtype, self.device, "input")
+        if there is not None:
+            rows, cols = self._rows_cols(there.shape)
+            return settle(self, lib.ln_add_device_input(self._core, rows, cols, there.address, requires_grad))
         try:
             data = np.asarray(array)
             if data.dtype.kind not in "fiub":
@@ -195,10 +201,14 @@ class Graph(_nodes.CoreGraph):
             raise errors.NodeTypeError(
                 f"input: {type(array).__name__} is given; real numbers that make a matrix are required ({error})"
             ) from error
-        if data.ndim > 2:
-            raise errors.ShapeError(f"input: shape {data.shape} is given; at most two dimensions are required")
-        rows, cols = data.shape if data.ndim == 2 else (1, data.size)
+        rows, cols = self._rows_cols(data.shape)
         return settle(self, lib.ln_add_input(self._core, rows, cols, pointer(data), requires_grad))
+
+    @staticmethod
+    def _rows_cols(shape: tuple[int, ...]) -> tuple[int, int]:
+        if len(shape) > 2:
+            raise errors.ShapeError(f"input: shape {shape} is given; at most two dimensions are required")
+        return (shape[0], shape[1]) if len(shape) == 2 else (1, shape[0] if shape else 1)
 
     def constant(self, value: float, rows: int = 1, cols: int = 1) -> Node:
         """A ``rows x cols`` node full of ``value``."""

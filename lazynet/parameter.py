@@ -12,6 +12,7 @@ from . import init as initializers
 from ._core import DTYPES, check, dtype_code, ffi, last_error, lib, pointer
 from .device import Device, Elements
 from .device import device as find_device
+from .interchange import DeviceArray, device_array, dlpack_device
 from .node import Node
 
 __all__ = ["Parameter", "SparseRows"]
@@ -149,7 +150,8 @@ class Parameter(_nodes.CoreParameter):
 
     @value.setter
     def value(self, values: Any) -> None:
-        array = np.asarray(values)
+        there = device_array(values, self.dtype, self.device, "parameter")
+        array = np.asarray(values) if there is None else there
         if array.shape != self.shape:
             name = self.name or "without a name"
             raise errors.ShapeError(
@@ -158,10 +160,49 @@ class Parameter(_nodes.CoreParameter):
         if self.device.is_cpu:
             self.value[...] = array
             return
+        elements = self._elements(lib.ln_parameter_value(self._core))
         try:
-            self._elements(lib.ln_parameter_value(self._core)).write(array)
+            if isinstance(array, DeviceArray):
+                elements.copy(array.address)
+            else:
+                elements.write(array)
         finally:
             lib.ln_parameter_value_done(self._core)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The elements on a GPU for other libraries: ``cupy.asarray(p)`` is a view that may be written to."""
+        if self.device.is_cpu:
+            raise AttributeError("the parameter is on the CPU")
+        # Whoever has the address may write at any time: it is never given back.
+        address = lib.ln_parameter_value(self._core)
+        self.device.synchronize()
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (int(ffi.cast("uintptr_t", address)), False),
+            "version": 3,
+        }
+
+    def cupy(self) -> Any:
+        """The elements as a CuPy array, a view on the GPU that may be written to.
+
+        Raises:
+            DeviceError: The parameter is on the CPU.
+        """
+        if self.device.is_cpu:
+            raise errors.DeviceError("cupy: the parameter is on the CPU; p.value is its array there")
+        import cupy
+
+        return cupy.asarray(self)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The elements for other libraries: ``torch.from_dlpack(p)`` is a view that may be written to."""
+        return (self.value if self.device.is_cpu else self.cupy()).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Where they are: kind and number of the device."""
+        return dlpack_device(self.device)
 
     @property
     def grad(self) -> np.ndarray | SparseRows | None:

@@ -8,6 +8,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "build" / "emulator"
 
@@ -50,6 +52,38 @@ def kernels(family: str, source: str | None, defines: str) -> Path:
     return path
 
 
+class EmulatedArray:
+    """Memory of the emulated device, as another library would have it."""
+
+    def __init__(self, runtime: EmulatedRuntime, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self.runtime, self.shape, self.dtype = runtime, shape, np.dtype(dtype)
+        self.address = runtime.allocate(self.nbytes)
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "typestr": self.dtype.str,
+            "data": (self.address, False),
+            "version": 3,
+            "stream": 1,
+        }
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+    def get(self) -> np.ndarray:
+        array = np.empty(self.shape, self.dtype)
+        self.runtime.copy("DtoH", array.ctypes.data, self.address, self.nbytes)
+        return array
+
+    def set(self, values: np.ndarray) -> EmulatedArray:
+        array = np.ascontiguousarray(values, self.dtype)
+        self.runtime.copy("HtoD", self.address, array.ctypes.data, self.nbytes)
+        return self
+
+    def __del__(self) -> None:
+        self.runtime.deallocate(self.address, self.nbytes)
+
+
 class EmulatedRuntime:
     """See :class:`lazynet.device.Runtime`."""
 
@@ -71,6 +105,18 @@ class EmulatedRuntime:
     def deallocate(self, address: int, size: int) -> None:
         self._driver.cuCtxSetCurrent(self._context)
         self._driver.cuMemFree_v2(ctypes.c_ulonglong(address))
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> EmulatedArray:
+        return EmulatedArray(self, shape, dtype)
+
+    def wait_for(self, stream: int | None) -> None:
+        pass
+
+    def copy(self, kind: str, to: int, source: int, size: int) -> None:
+        self._driver.cuCtxSetCurrent(self._context)
+        function = getattr(self._driver, f"cuMemcpy{kind}Async_v2")
+        assert not function(ctypes.c_ulonglong(to), ctypes.c_ulonglong(source), ctypes.c_size_t(size), None)
+        assert not self._driver.cuStreamSynchronize(None)
 
     def compile(self, family: str, source: str | None, defines: str) -> bytes:
         # A family whole: fewer compilations than one for every element type and operator.
