@@ -11,6 +11,10 @@ class CpuBackend final : public Backend {
  public:
   const char* name() const override { return "cpu"; }
   MemoryResource& memory() override { return host_memory(); }
+  bool adds_in_turn() const override { return true; }
+  bool makes_early_gradients() const override { return true; }
+  void settle() override {}
+  void finish() override {}
 
   void forward(int dtype, const Batch& batch) override { unit().kernels[dtype]->forward[batch.op](batch); }
   void backward(int dtype, const Batch& batch) override { unit().kernels[dtype]->backward[batch.op](batch); }

@@ -29,6 +29,7 @@ void* Device::allocate(std::size_t bytes) { return options_.allocate(options_.se
 void Device::deallocate(void* address, std::size_t bytes) {
   // Others may get the memory next, who know nothing of the order of this device's work.
   Turn turn(*this);
+  if (closed_) return;
   queue_.finish();
   options_.deallocate(options_.self, address, bytes);
 }
@@ -100,6 +101,22 @@ void Device::write(void* to, const void* from, std::size_t bytes) {
 void Device::copy(void* to, const void* from, std::size_t bytes) {
   Turn turn(*this);
   queue_.copy(to, from, bytes);
+}
+
+void Device::read_rows(void* to, const void* from, int64_t rows, int64_t row_bytes, int64_t stride) {
+  Turn turn(*this);
+  if (row_bytes == stride || rows <= 1) return queue_.read(to, from, static_cast<std::size_t>(rows * row_bytes));
+  // Elements of any type are made of floats.
+  constexpr int64_t kUnit = sizeof(float);
+  const Piece piece{const_cast<void*>(from), nullptr, rows, row_bytes / kUnit, stride / kUnit};
+  void* packed = queue_.scratch(static_cast<std::size_t>(rows * row_bytes));
+  cuda::gather<float>(queue_, &piece, 1, packed, piece.cols);
+  queue_.read(to, packed, static_cast<std::size_t>(rows * row_bytes));
+}
+
+void Device::close() {
+  finish();
+  closed_ = true;
 }
 
 void Device::set_tensor_float(bool on) {

@@ -197,14 +197,14 @@ void Queue::write(void* to, const void* from, std::size_t bytes) {
 Fault* Queue::fault(Fault* fault) {
   if (static_cast<int64_t>(waiting_faults_.size()) == kMostFaults) settle();
   if (!faults_) {
-    faults_ = static_cast<char*>(memory_.allocate(kMostFaults * sizeof(Fault)));
-    if (!faults_) fail(LN_OUT_OF_MEMORY, "cuda: no memory for errors of kernels");
+    void* memory = memory_.allocate(kMostFaults * sizeof(Fault));
+    if (!memory) fail(LN_OUT_OF_MEMORY, "cuda: no memory for errors of kernels");
+    faults_ = static_cast<Fault*>(memory);
+    const std::vector<Fault> none(kMostFaults);
+    write(faults_, none.data(), kMostFaults * sizeof(Fault));
   }
-  auto* place = reinterpret_cast<Fault*>(faults_) + waiting_faults_.size();
-  const Fault none;
-  write(place, &none, sizeof none);
   waiting_faults_.push_back(fault);
-  return place;
+  return faults_ + waiting_faults_.size() - 1;
 }
 
 // ---- running
@@ -219,9 +219,15 @@ void Queue::flush() {
     uploaded_bytes_ += static_cast<int64_t>(used_ - flushed_);
     flushed_ = used_;
   }
+  // Also when one fails: what follows it would work on garbage.
+  struct Forget {
+    Queue& queue;
+    ~Forget() {
+      queue.commands_.clear();
+      queue.arguments_.clear();
+    }
+  } forget{*this};
   for (const Command& command : commands_) run(command);
-  commands_.clear();
-  arguments_.clear();
   if (!told_) mark_left_chunks();
 }
 
@@ -278,11 +284,17 @@ void Queue::read(void* to, const void* from, std::size_t bytes) {
 }
 
 void Queue::settle() {
+  flush();
   if (waiting_faults_.empty()) return;
   std::vector<Fault> found(waiting_faults_.size());
-  read(found.data(), faults_, found.size() * sizeof(Fault));
-  for (std::size_t i = 0; i < found.size(); ++i) *waiting_faults_[i] = found[i];
+  const std::vector<Fault*> waiting = std::move(waiting_faults_);
   waiting_faults_.clear();
+  read(found.data(), faults_, found.size() * sizeof(Fault));
+  const Fault none;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    *waiting[i] = found[i];
+    if (found[i].member >= 0) write(faults_ + i, &none, sizeof none);
+  }
 }
 
 void Queue::set_tensor_float(bool on) {

@@ -91,7 +91,7 @@ class Queue {
   void flush();   // starts what is recorded
   void finish();  // and waits for it
   void read(void* to, const void* from, std::size_t bytes);
-  void settle();
+  void settle();  // starts all, and fills in faults
 
   void set_tensor_float(bool on);  // products of float32 in TF32
   int64_t launches() const { return launches_; }
@@ -147,7 +147,7 @@ class Queue {
   bool told_ = false;                   // something is written that no recorded command reads yet
   void* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
-  char* faults_ = nullptr;  // on the device
+  Fault* faults_ = nullptr;  // on the device; without a fault before a batch gets one
   std::vector<Fault*> waiting_faults_;
   int64_t launches_ = 0, uploaded_bytes_ = 0;
 };
