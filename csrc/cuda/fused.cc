@@ -325,7 +325,7 @@ class Launch {
 
  private:
   // More registers of 16 bytes would not stay in those of a thread.
-  static constexpr int kMostWideRegisters = 24;
+  static constexpr int kMostWideRegisters = 32;
 
   static T* at(const void* address, int64_t element) { return static_cast<T*>(const_cast<void*>(address)) + element; }
   int64_t width_of(const FusedOperand& operand) const { return operand.broadcast == kColumn ? 1 : fused_.cols; }
