@@ -43,15 +43,3 @@ namespace lazynet::cuda {
 #include "../ops/ops.def"
 
 }  // namespace lazynet::cuda
-
-#include "transfer.h"
-namespace lazynet::cuda {
-template <class T>
-void fused_forward(Queue&, const Fused&) { fail(LN_DEVICE_ERROR, "no fused yet"); }
-template <class T>
-void fused_backward(Queue&, const Fused&) { fail(LN_DEVICE_ERROR, "no fused yet"); }
-template void fused_forward<float>(Queue&, const Fused&);
-template void fused_backward<float>(Queue&, const Fused&);
-template void fused_forward<double>(Queue&, const Fused&);
-template void fused_backward<double>(Queue&, const Fused&);
-}
