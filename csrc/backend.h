@@ -46,8 +46,9 @@ class Backend {
   virtual bool adds_in_turn() const = 0;
   // Whether forward of early operators makes gradients, see Batch::early.
   virtual bool makes_early_gradients() const = 0;
-  virtual void settle() = 0;  // waits until each Fault of the work so far is filled in
-  virtual void finish() = 0;  // waits until the work so far is done
+  virtual void settle() = 0;      // waits until each Fault of the work so far is filled in
+  virtual void finish() = 0;      // waits until the work so far is done
+  virtual void begin_step() = 0;  // a graph starts over: the same work may follow as the last time
 
   // The kernels of the operator table.
   virtual void forward(int dtype, const Batch& batch) = 0;

@@ -124,9 +124,19 @@ void Device::set_tensor_float(bool on) {
   queue_.set_tensor_float(on);
 }
 
+void Device::begin_step() {
+  Turn turn(*this);
+  queue_.begin_step();
+}
+
+void Device::set_replay(bool on) {
+  Turn turn(*this);
+  queue_.set_replay(on);
+}
+
 ln_device_statistics Device::statistics() {
   Turn turn(*this);
-  return {queue_.launches(), queue_.uploaded_bytes()};
+  return {queue_.launches(), queue_.replays(), queue_.uploaded_bytes()};
 }
 
 // ---- what is not in the operator table: one launcher each

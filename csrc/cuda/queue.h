@@ -13,6 +13,7 @@
 #include "../kernel.h"
 #include "../memory_resource.h"
 #include "driver.h"
+#include "replay.h"
 
 namespace lazynet::cuda {
 
@@ -94,7 +95,11 @@ class Queue {
   void settle();  // starts all, and fills in faults
 
   void set_tensor_float(bool on);  // products of float32 in TF32
+  // Everything up to a flush is then one piece of work, replayed where it comes again; a step begins where one does.
+  void set_replay(bool on);
+  void begin_step();
   int64_t launches() const { return launches_; }
+  int64_t replays() const { return replays_; }
   int64_t uploaded_bytes() const { return uploaded_bytes_; }
 
  private:
@@ -125,10 +130,14 @@ class Queue {
   };
   void record(const Command& command);
   Room reserve(std::size_t bytes);
-  void next_chunk(std::size_t bytes);
+  void leave_for_chunk(std::size_t chunk_number, std::size_t bytes);
   void make_chunk(Chunk* chunk, std::size_t bytes);
   void mark_left_chunks();
   void free_chunk(Chunk* chunk);
+  void upload_told();
+  void run_all();
+  void run_or_replay();
+  std::string bytes_of_launches() const;
   void run(const Command& command);
   void run_product(int dtype, const Product& product);
 
@@ -149,7 +158,9 @@ class Queue {
   std::size_t scratch_bytes_ = 0;
   Fault* faults_ = nullptr;  // on the device; without a fault before a batch gets one
   std::vector<Fault*> waiting_faults_;
-  int64_t launches_ = 0, uploaded_bytes_ = 0;
+  bool replaying_ = false, second_half_ = false;
+  Replay replay_;
+  int64_t launches_ = 0, replays_ = 0, uploaded_bytes_ = 0;
 };
 
 class Functions {
