@@ -8,7 +8,7 @@
 #define LN_PENDING_embedding 1
 #define LN_PENDING_shape 1
 #define LN_PENDING_search 1
-#define LN_PENDING_reduce 1
+#define LN_PENDING_reduce 0
 #define LN_PENDING_softmax 1
 #define LN_PENDING_dropout 0
 #define LN_PENDING_normalization 1
