@@ -22,8 +22,10 @@
 // Of a multiprocessor at least; told to the compiler, which otherwise spills a few registers for one more.
 #define LN_RESIDENT_BLOCKS 2
 
-// Before a loop: unrolling it would take registers and bring nothing.
+// Before a loop: LN_UNROLL where arrays are indexed by its counter, so that they stay in registers; LN_NO_UNROLL where
+// unrolling would take registers and bring nothing.
 #ifndef LN_EMULATOR
+#define LN_UNROLL _Pragma("unroll")
 #define LN_NO_UNROLL _Pragma("unroll 1")
 #define LN_KERNEL_ENTRY(name, Args) extern "C" __global__ void name(const __grid_constant__ Args args)
 #define LN_BOUNDED_ENTRY(name, Args, threads) \
@@ -33,6 +35,7 @@
   extern __shared__ __align__(16) char name##_bytes[]; \
   T* name = reinterpret_cast<T*>(name##_bytes)
 #else
+#define LN_UNROLL
 #define LN_NO_UNROLL
 #define LN_BOUNDED_ENTRY(name, Args, threads) LN_KERNEL_ENTRY(name, Args)
 #endif
