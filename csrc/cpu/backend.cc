@@ -11,10 +11,14 @@ class CpuBackend final : public Backend {
  public:
   const char* name() const override { return "cpu"; }
   MemoryResource& memory() override { return host_memory(); }
+  bool adds_in_turn() const override { return true; }
+  bool makes_early_gradients() const override { return true; }
 
   void forward(int dtype, const Batch& batch) override { unit().kernels[dtype]->forward[batch.op](batch); }
   void backward(int dtype, const Batch& batch) override { unit().kernels[dtype]->backward[batch.op](batch); }
   void shared(int dtype, const Batch& batch) override { unit().kernels[dtype]->shared[batch.op](batch); }
+  void settle() override {}
+  void finish() override {}
 
   void gather(int dtype, const Piece* pieces, int64_t count, void* matrix, int64_t ld) override {
     unit().gather[dtype](pieces, count, matrix, ld);
