@@ -1,8 +1,8 @@
 // What runs kernels on one device, and its memory. The planner and the executor know nothing else of a device.
 //
-// Work is done in the order in which it is asked for, but perhaps later: only read(), read_rows(), settle(), finish() and
-// the functions that return a number wait for it. Memory may therefore be given back, and used again, as soon as the last work on it
-// was asked for. Arrays that describe work (pieces, runs, batches) are the caller's again at once.
+// Work is done in the order in which it is asked for, but perhaps later: only read(), read_rows(), settle(), finish()
+// and the functions that return a number wait for it. Memory may therefore be given back, and used again, as soon as
+// the last work on it was asked for. Arrays that describe work (pieces, runs, batches) are the caller's again at once.
 #pragma once
 
 #include <cstddef>
@@ -58,6 +58,8 @@ class Backend {
   virtual void settle() = 0;
   // Waits for all work.
   virtual void finish() = 0;
+  // A graph starts over: the same work may follow as the last time.
+  virtual void begin_step() = 0;
 
   // Copies pieces of equal cols one below another into a matrix with row stride `ld`.
   virtual void gather(int dtype, const Piece* pieces, int64_t count, void* matrix, int64_t ld) = 0;

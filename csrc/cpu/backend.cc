@@ -13,12 +13,13 @@ class CpuBackend final : public Backend {
   MemoryResource& memory() override { return host_memory(); }
   bool adds_in_turn() const override { return true; }
   bool makes_early_gradients() const override { return true; }
+  void settle() override {}
+  void finish() override {}
+  void begin_step() override {}
 
   void forward(int dtype, const Batch& batch) override { unit().kernels[dtype]->forward[batch.op](batch); }
   void backward(int dtype, const Batch& batch) override { unit().kernels[dtype]->backward[batch.op](batch); }
   void shared(int dtype, const Batch& batch) override { unit().kernels[dtype]->shared[batch.op](batch); }
-  void settle() override {}
-  void finish() override {}
 
   void gather(int dtype, const Piece* pieces, int64_t count, void* matrix, int64_t ld) override {
     unit().gather[dtype](pieces, count, matrix, ld);
