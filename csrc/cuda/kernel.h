@@ -203,6 +203,19 @@ LN_DEVICE T fold_block(T x) {
   return fold_warp<Fold>(x);
 }
 
+// Over the warps of a block, lane by lane; every thread gets its lane's result.
+template <class Fold, class T>
+LN_DEVICE T fold_over_warps(T x) {
+  LN_SHARED(T, partial, kThreads);
+  __syncthreads();  // those of an earlier call are read
+  partial[threadIdx.x] = x;
+  __syncthreads();
+  x = partial[lane()];
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  for (int k = 1; k < warps; ++k) x = Fold::combine(x, partial[k * kWarp + lane()]);
+  return x;
+}
+
 // f(0) + ... + f(count - 1) and the like, the elements dealt to the lanes of a warp.
 template <class Fold, class T, class Function>
 LN_DEVICE T fold_by_warp(int64_t count, const Function& f) {

@@ -149,7 +149,6 @@ LN_KERNELS(scatter_add, RowsArgs, kThreads)
 // A block sums kWarp columns of a part, its warps every kSumRows-th row each.
 template <class T>
 LN_DEVICE void column_sums(const ColumnSumsArgs& args) {
-  LN_SHARED(T, partial, kThreads);
   const int64_t tiles = (args.cols + kWarp - 1) / kWarp;
   LN_NO_UNROLL
   for (int64_t unit = blockIdx.x; unit < tiles * args.parts; unit += gridDim.x) {
@@ -160,11 +159,8 @@ LN_DEVICE void column_sums(const ColumnSumsArgs& args) {
     if (col < args.cols)
       for (int64_t row = first + threadIdx.x / kWarp; row < end; row += kSumRows)
         sum += static_cast<const T*>(args.matrix)[row * args.ld + col];
-    __syncthreads();  // those of the unit before are read
-    partial[threadIdx.x] = sum;
-    __syncthreads();
+    sum = fold_over_warps<Add>(sum);
     if (threadIdx.x >= kWarp || col >= args.cols) continue;
-    for (int k = 1; k < kSumRows; ++k) sum += partial[k * kWarp + threadIdx.x];
     T* to = static_cast<T*>(args.partial) + part * args.cols + col;
     *to = args.parts == 1 ? *to + sum : sum;
   }
