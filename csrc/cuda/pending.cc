@@ -11,7 +11,7 @@
 #define LN_PENDING_reduce 0
 #define LN_PENDING_softmax 0
 #define LN_PENDING_dropout 0
-#define LN_PENDING_normalization 1
+#define LN_PENDING_normalization 0
 #define LN_PENDING_attention 1
 #define LN_PENDING_convolution 0
 #define LN_PENDING_crf 1
