@@ -98,6 +98,13 @@ LN_DEVICE T* row_grad(const Piece& piece, int64_t row) {
   return static_cast<T*>(piece.grad) + row * piece.ld;
 }
 
+// Where an element is that is counted row by row.
+LN_DEVICE int64_t offset_of(const Piece& piece, int64_t element) {
+  if (piece.rows == 1 || piece.ld == piece.cols) return element;
+  const int64_t row = element / piece.cols;
+  return row * piece.ld + element - row * piece.cols;
+}
+
 // 16 bytes of elements: what one access moves at best.
 template <class T>
 struct alignas(16) Pack {
