@@ -4,7 +4,7 @@
 #include "transfer.h"
 
 #define LN_PENDING_elementwise 0
-#define LN_PENDING_linear 1
+#define LN_PENDING_linear 0
 #define LN_PENDING_embedding 1
 #define LN_PENDING_shape 1
 #define LN_PENDING_search 1
@@ -16,7 +16,7 @@
 #define LN_PENDING_convolution 1
 #define LN_PENDING_crf 1
 #define LN_PENDING_loss 1
-#define LN_PENDING_linear_loss 1
+#define LN_PENDING_linear_loss 0
 
 namespace lazynet::cuda {
 
