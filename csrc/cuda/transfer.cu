@@ -489,7 +489,7 @@ void add_column_sums(Queue& queue, const void* matrix, int64_t rows, int64_t col
   const int64_t blocks = blocks_for((cols + kWarp - 1) / kWarp * args.parts, 1);
   if (args.parts == 1 && !all) return queue.launch(partial, blocks, kThreads, 0, args);
   const std::size_t bytes = static_cast<std::size_t>(args.parts * cols) * sizeof(T);
-  args.partial = queue.scratch(bytes);
+  args.partial = queue.scratch(bytes, Queue::Scratch::kOfCallee);
   if (args.parts == 1) queue.zero(args.partial, bytes);
   queue.launch(partial, blocks, kThreads, 0, args);
   const FinishSumsArgs rest{args.partial, args.parts, cols, sums};
