@@ -11,7 +11,7 @@ NATIVE := build/native
 setup: $(VENV)/.installed
 
 # The package is installed editable, so only a change of the core or of the dependencies installs it again.
-$(VENV)/.installed: pyproject.toml setup.py lazynet/_build.py $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.def')
+$(VENV)/.installed: pyproject.toml setup.py lazynet/_build.py $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.def' -o -name '*.cu')
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@

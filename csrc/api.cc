@@ -55,13 +55,44 @@ const char* ln_op_kind(int op) {
   return known_op(op) ? names[static_cast<int>(op_info(op).kind)] : nullptr;
 }
 
+// ---- devices
+
+ln_device* ln_device_create(const ln_device_options* options) {
+  return guarded<ln_device*>(nullptr, [&] { return new ln_device{cuda::Device(*options)}; });
+}
+int ln_device_close(ln_device* device) {
+  return status_of([&] { device->core.close(); });
+}
+int ln_device_finish(ln_device* device) {
+  return status_of([&] { device->core.finish(); });
+}
+int ln_device_read(ln_device* device, void* to, const void* from, size_t bytes) {
+  return status_of([&] { backend_of(device).read(to, from, bytes); });
+}
+int ln_device_write(ln_device* device, void* to, const void* from, size_t bytes) {
+  return status_of([&] { backend_of(device).write(to, from, bytes); });
+}
+int ln_device_copy(ln_device* device, void* to, const void* from, size_t bytes) {
+  return status_of([&] { backend_of(device).copy(to, from, bytes); });
+}
+int ln_device_set_tf32(ln_device* device, int on) {
+  return status_of([&] { device->core.set_tensor_float(on != 0); });
+}
+int ln_device_set_replay(ln_device* device, int on) {
+  return status_of([&] { device->core.set_replay(on != 0); });
+}
+int ln_device_get_statistics(ln_device* device, ln_device_statistics* statistics) {
+  return status_of([&] { *statistics = device->core.statistics(); });
+}
+
 // ---- parameters
 
-ln_parameter* ln_parameter_create(int64_t rows, int64_t cols, int dtype, int sparse, const char* name) {
+ln_parameter* ln_parameter_create(int64_t rows, int64_t cols, int dtype, int sparse, const char* name,
+                                  ln_device* device) {
   return guarded<ln_parameter*>(nullptr, [&] {
     if (dtype != LN_FLOAT32 && dtype != LN_FLOAT64)
       fail(LN_TYPE_ERROR, "parameter ", name, ": element type ", dtype, "; float32 (0) or float64 (1) is required");
-    return new ln_parameter{create_parameter({rows, cols}, dtype, sparse != 0, name, cpu_backend())};
+    return new ln_parameter{create_parameter({rows, cols}, dtype, sparse != 0, name, backend_of(device))};
   });
 }
 void ln_parameter_release(ln_parameter* parameter) { delete parameter; }
@@ -87,9 +118,11 @@ int ln_parameter_sparse_gradient(ln_parameter* parameter, int32_t* rows, void* v
     std::iota(order.begin(), order.end(), 0);
     std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return touched[a] < touched[b]; });
     const std::size_t bytes = parameter->core->shape().cols * element_size(parameter->core->dtype());
+    std::vector<char> read(touched.size() * bytes);
+    parameter->core->backend().read(read.data(), sparse->values(), read.size());
     for (std::size_t i = 0; i < order.size(); ++i) {
       rows[i] = touched[order[i]];
-      std::memcpy(static_cast<char*>(values) + i * bytes, sparse->at(order[i]), bytes);
+      std::memcpy(static_cast<char*>(values) + i * bytes, read.data() + order[i] * bytes, bytes);
     }
   });
 }
@@ -198,6 +231,9 @@ int64_t ln_add(ln_graph* graph, int op, const int64_t* arguments, int count, con
 int64_t ln_add_input(ln_graph* graph, int64_t rows, int64_t cols, const void* data, int requires_grad) {
   return build(graph, [&](Graph& core) { return core.add_input({rows, cols}, data, requires_grad != 0); });
 }
+int64_t ln_add_device_input(ln_graph* graph, int64_t rows, int64_t cols, const void* data, int requires_grad) {
+  return build(graph, [&](Graph& core) { return core.add_input({rows, cols}, data, requires_grad != 0, true); });
+}
 int64_t ln_add_slice(ln_graph* graph, int64_t a, int64_t row, int64_t rows, int64_t col, int64_t cols) {
   return build(graph, [&](Graph& core) { return core.add_slice(a, row, rows, col, cols); });
 }
@@ -283,6 +319,9 @@ int ln_node_requires_grad(const ln_graph* graph, int64_t node) {
 }
 int ln_node_value(ln_graph* graph, int64_t node, void* out) {
   return with_graph(graph, [&](Graph& core) { core.read_value(node, out); });
+}
+int ln_node_copy_value(ln_graph* graph, int64_t node, void* out) {
+  return with_graph(graph, [&](Graph& core) { core.copy_value(node, out); });
 }
 int ln_node_gradient(const ln_graph* graph, int64_t node, void* out) {
   bool has = false;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cell.h"
+#include "cuda/device.h"
 #include "error.h"
 #include "graph.h"
 #include "lazynet.h"
@@ -17,8 +18,16 @@
 #include "optimizer.h"
 #include "parameter.h"
 
+struct ln_device {
+  lazynet::cuda::Device core;
+};
+inline lazynet::Backend& backend_of(ln_device* device) {
+  if (device) return device->core;
+  return lazynet::cpu_backend();
+}
+
 struct ln_graph {
-  explicit ln_graph(const ln_graph_options& options) : core(options) {}
+  explicit ln_graph(const ln_graph_options& options) : core(options, backend_of(options.device)) {}
   lazynet::Graph core;
   mutable std::atomic<bool> busy{false};
   mutable std::string text;

@@ -42,6 +42,13 @@ class Backend {
   virtual ~Backend() = default;
   virtual const char* name() const = 0;  // as a user writes it
   virtual MemoryResource& memory() = 0;
+  // Whether kernels may add to gradients that share memory, in turn. Where not, they never see such.
+  virtual bool adds_in_turn() const = 0;
+  // Whether forward of early operators makes gradients, see Batch::early.
+  virtual bool makes_early_gradients() const = 0;
+  virtual void settle() = 0;      // waits until each Fault of the work so far is filled in
+  virtual void finish() = 0;      // waits until the work so far is done
+  virtual void begin_step() = 0;  // a graph starts over: the same work may follow as the last time
 
   // The kernels of the operator table.
   virtual void forward(int dtype, const Batch& batch) = 0;

@@ -65,6 +65,7 @@ void Graph::clear() {
   mark_.clear();
   first_uncomputed_ = 0;
   version_ = next_version.fetch_add(1) & kVersionMask;
+  backend.begin_step();
 }
 
 void Graph::set_seed(uint64_t seed) {
@@ -341,25 +342,34 @@ char* Graph::input_memory(std::size_t bytes) {
   return memory;
 }
 
-int64_t Graph::add_input(Shape shape, const void* data, bool requires_grad) {
+int64_t Graph::add_input(Shape shape, const void* data, bool requires_grad, bool on_device) {
   if (shape.rows < 0 || shape.cols < 0 || shape.rows > INT32_MAX || shape.cols > INT32_MAX)
     fail(LN_SHAPE_ERROR, "input: shape (", shape.rows, ", ", shape.cols,
          ") is given; sizes from 0 to 2^31 - 1 are required");
   const std::size_t bytes = shape.elements() * element_bytes();
   char* memory = input_memory(bytes);
-  backend.write(memory, data, bytes);
+  if (on_device)
+    backend.copy(memory, data, bytes);
+  else
+    backend.write(memory, data, bytes);
   const int32_t id = append(op_info(kOp_input), nullptr, 0, shape, nullptr, nullptr, 0);
   nodes[id].value = memory;
   nodes[id].flags = kComputed | (requires_grad ? kRequiresGrad : 0);
   if (anomaly) {
-    // Infinities are legitimate in an input (masks); NaN never is.
-    for (int64_t i = 0; i < shape.elements(); ++i) {
-      const double x =
-          options.dtype == LN_FLOAT64 ? static_cast<const double*>(data)[i] : static_cast<const float*>(data)[i];
-      if (x != x) fail(LN_NON_FINITE, "input: row ", i / shape.cols, ", col ", i % shape.cols, " of the data is NaN");
-    }
+    std::vector<char> read(on_device ? bytes : 0);
+    if (on_device) backend.read(read.data(), memory, bytes);
+    refuse_nan(shape, on_device ? read.data() : data);
   }
   return finish(id);
+}
+
+// Infinities are legitimate in an input (masks); NaN never is.
+void Graph::refuse_nan(Shape shape, const void* data) const {
+  for (int64_t i = 0; i < shape.elements(); ++i) {
+    const double x =
+        options.dtype == LN_FLOAT64 ? static_cast<const double*>(data)[i] : static_cast<const float*>(data)[i];
+    if (x != x) fail(LN_NON_FINITE, "input: row ", i / shape.cols, ", col ", i % shape.cols, " of the data is NaN");
+  }
 }
 
 }  // namespace lazynet

@@ -62,7 +62,8 @@ class Graph {
   // A cell's node: its outputs are the nodes that follow, or itself where there is one output.
   int64_t add_cell(int32_t cell, const int64_t* handles, int count);
   void add_recursion(const Recursion& recursion, int64_t* first);
-  int64_t add_input(Shape shape, const void* data, bool requires_grad);
+  // `on_device`: the data are in memory of the graph's backend, else in the process's own.
+  int64_t add_input(Shape shape, const void* data, bool requires_grad, bool on_device = false);
   int64_t add_slice(int64_t handle, int64_t row, int64_t rows, int64_t col, int64_t cols);
   int64_t add_row(int64_t handle, int64_t row);
   int64_t add_part(int64_t handle, int axis, int64_t part, int64_t parts);
@@ -81,6 +82,7 @@ class Graph {
   // `retain`: gradients of all nodes can be read afterwards, not only those of inputs and parameters.
   void backward(int64_t loss, bool retain);
   void read_value(int64_t handle, void* out);
+  void copy_value(int64_t handle, void* out);  // to memory of the backend; waits for it
   bool read_gradient(int64_t handle, void* out) const;
   // A node's elements where those of its root, values or gradients, start at `root`.
   void read_rows(int32_t id, const char* root, void* out) const;
@@ -150,6 +152,8 @@ class Graph {
   std::string stable_text(int32_t signature) const;  // the same in every graph and process
   std::unique_ptr<Plan> plan_for(Schedule made);
   char* input_memory(std::size_t bytes);
+  void refuse_nan(Shape shape, const void* data) const;
+  int32_t computed_node(int64_t handle);  // computes it where needed
 
   Policy policy_ = Policy::kLookahead;
   std::shared_ptr<const LearnedPolicy> learned_;

@@ -195,13 +195,27 @@ void Graph::backward(int64_t loss_handle, bool retain) {
   run_backward(*this, loss, retain);
 }
 
-void Graph::read_value(int64_t handle, void* out) {
+int32_t Graph::computed_node(int64_t handle) {
   const int32_t id = resolve(handle);
   if (!computed(id)) {
     const int64_t own = handle_of(id);
     forward(&own, 1);
   }
+  return id;
+}
+
+void Graph::read_value(int64_t handle, void* out) {
+  const int32_t id = computed_node(handle);
   read_rows(id, nodes.root_of(id).value, out);
+}
+
+void Graph::copy_value(int64_t handle, void* out) {
+  const int32_t id = computed_node(handle);
+  const NodeRecord& node = nodes[id];
+  const Piece rows{nodes.root_of(id).value + node.offset * static_cast<int64_t>(element_bytes()), nullptr, node.rows,
+                   node.cols, node.ld};
+  backend.gather(options.dtype, &rows, 1, out, node.cols);
+  backend.finish();
 }
 
 bool Graph::read_gradient(int64_t handle, void* out) const {

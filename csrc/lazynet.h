@@ -44,6 +44,7 @@ typedef enum {
 
 typedef enum { LN_FLOAT32 = 0, LN_FLOAT64 = 1 } ln_dtype;
 
+typedef struct ln_device ln_device; /* NULL stands for the CPU */
 typedef struct ln_graph ln_graph;
 typedef struct ln_parameter ln_parameter;
 typedef struct ln_optimizer ln_optimizer;
@@ -77,11 +78,46 @@ const char* ln_op_backward_reads(int op); /* "", "a" arguments, "r" result, "ar"
 const char* ln_op_family(int op);         /* "elementwise", "linear", ...: the kernel file */
 const char* ln_op_kind(int op);           /* "kernel", "view", "source" */
 
+/* ---- devices ---------------------------------------------------------------------------------- */
+
+typedef struct {
+  const char* name;   /* as users write it: "cuda:0" */
+  int ordinal;        /* the driver's number of the device */
+  const char* driver; /* shared libraries to load: the CUDA driver and cuBLAS */
+  const char* blas;
+  void* self;                                  /* given to the functions, which any thread may call */
+  void* (*allocate)(void* self, size_t bytes); /* aligned to 64 bytes; NULL when there are none */
+  void (*deallocate)(void* self, void* address, size_t bytes);
+  /* The module of a family's kernels (of csrc/cuda), or of `source` where that is not NULL, compiled with the words of
+   * `defines` defined: what the driver loads, to stay valid; NULL after writing why to `error`. */
+  const void* (*compile)(void* self, const char* family, const char* source, const char* defines, char* error,
+                         size_t error_bytes);
+} ln_device_options;
+typedef struct {
+  int64_t launches;       /* kernels and products that were started one by one, or captured */
+  int64_t replays;        /* of captured launches, all at once */
+  int64_t uploaded_bytes; /* what launches were told, inputs among it */
+} ln_device_statistics;
+/* A CUDA device, for the life of the process. */
+ln_device* ln_device_create(const ln_device_options*);
+/* Waits for its work; from then on memory is not given back to `deallocate`. */
+int ln_device_close(ln_device*);
+int ln_device_finish(ln_device*); /* waits for its work */
+/* Between ordinary memory and the device's, in the order of its work. */
+int ln_device_read(ln_device*, void* to, const void* from, size_t bytes);
+int ln_device_write(ln_device*, void* to, const void* from, size_t bytes);
+int ln_device_copy(ln_device*, void* to, const void* from, size_t bytes);
+int ln_device_set_tf32(ln_device*, int on); /* products of float32 in TF32; off at first */
+/* What is launched between two waits is captured when it comes the second time, and then replayed as one; off at first.
+ */
+int ln_device_set_replay(ln_device*, int on);
+int ln_device_get_statistics(ln_device*, ln_device_statistics*);
+
 /* ---- parameters ------------------------------------------------------------------------------- */
 
-/* A trainable matrix of rows x cols, zero, outside any graph. `sparse`: its gradient is kept for
- * touched rows only and only `lookup` may read it. */
-ln_parameter* ln_parameter_create(int64_t rows, int64_t cols, int dtype, int sparse, const char* name);
+/* A trainable matrix of rows x cols, zero, outside any graph; its memory is the device's. `sparse`: its gradient is
+ * kept for touched rows only and only `lookup` may read it. */
+ln_parameter* ln_parameter_create(int64_t rows, int64_t cols, int dtype, int sparse, const char* name, ln_device*);
 void ln_parameter_release(ln_parameter*);         /* graphs that use it keep it alive until cleared */
 int64_t ln_parameter_handle(const ln_parameter*); /* negative; valid until release */
 /* rows * cols elements, owned by the parameter, to read or write. Graphs keep copies of weights for one run only until
@@ -127,6 +163,7 @@ typedef struct {
   uint64_t seed;       /* of dropout */
   size_t memory_limit; /* bytes the pool may reserve; 0: no limit */
   size_t chunk_bytes;  /* smallest chunk of the pool; 0: default */
+  ln_device* device;
 } ln_graph_options;
 
 ln_graph* ln_graph_create(const ln_graph_options*);
@@ -159,6 +196,8 @@ int64_t ln_add(ln_graph*, int op, const int64_t* arguments, int count, const dou
                const int64_t* payload, int64_t payload_count);
 /* A matrix of the caller's numbers, copied; `data` has the graph's element type. */
 int64_t ln_add_input(ln_graph*, int64_t rows, int64_t cols, const void* data, int requires_grad);
+/* The same of numbers in memory of the graph's device. */
+int64_t ln_add_device_input(ln_graph*, int64_t rows, int64_t cols, const void* data, int requires_grad);
 /* Rows [row, row + rows) and columns [col, col + cols) of a node, or all its elements in another
  * shape: no copy where the elements already lie that way. */
 int64_t ln_add_slice(ln_graph*, int64_t a, int64_t row, int64_t rows, int64_t col, int64_t cols);
@@ -201,6 +240,8 @@ int ln_node_computed(const ln_graph*, int64_t node);      /* 1 or 0 */
 int ln_node_requires_grad(const ln_graph*, int64_t node); /* 1 or 0 */
 /* Copies rows * cols elements out; computes the node first where needed. */
 int ln_node_value(ln_graph*, int64_t node, void* out);
+/* The same to memory of the graph's device; waits until it is there. */
+int ln_node_copy_value(ln_graph*, int64_t node, void* out);
 /* Returns 1 and copies, or 0 when the node holds no gradient, or an error. */
 int ln_node_gradient(const ln_graph*, int64_t node, void* out);
 

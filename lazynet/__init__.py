@@ -1,10 +1,11 @@
 """LazyNet: lazy, auto-batching neural networks whose shape differs from example to example."""
 
-from . import batching, data, decode, errors, init, metrics, nn, optim
+from . import batching, cuda, data, decode, errors, init, metrics, nn, optim
 from ._core import num_threads, set_num_threads, vector_unit
 from .anomaly import detect_anomaly
 from .cell import Cell, cell, set_cells
 from .checks import check_batching, check_gradients
+from .device import Device, device, set_default_device
 from .graph import Graph
 from .init import seed
 from .module import Module

@@ -13,6 +13,14 @@ if declarations is None:
 
 ffi = FFI()
 ffi.cdef(declarations.group(1))
+# What the core calls for a device's memory and kernels, see device.py.
+ffi.cdef("""
+extern "Python" {
+  void* lazynet_device_allocate(void*, size_t);
+  void lazynet_device_deallocate(void*, void*, size_t);
+  const void* lazynet_device_compile(void*, const char*, const char*, const char*, char*, size_t);
+}
+""")
 ffi.set_source(
     "lazynet._lib",
     '#include "lazynet.h"',

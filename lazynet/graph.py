@@ -13,6 +13,9 @@ import numpy as np
 
 from . import _nodes, anomaly, errors
 from ._core import DTYPES, check, dtype_code, ffi, integer, last_error, lib, pointer
+from .device import Device
+from .device import device as find_device
+from .interchange import device_array
 from .node import Node, settle
 
 if TYPE_CHECKING:
@@ -42,6 +45,8 @@ class Graph(_nodes.CoreGraph):
             :class:`lazynet.batching.FiniteState` that was learned, or a :class:`lazynet.batching.Policy` of one's own.
         memory_limit: Bytes that the pool may hold; 0 for no limit.
         chunk_bytes: The smallest piece of memory that the pool asks for; 0 for the default.
+        device: Where values lie and kernels run: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, see :func:`lazynet.device`; by
+            default that of :func:`lazynet.set_default_device`. Its parameters must be there too.
 
     Use ``with graph:`` for every minibatch: it starts over and keeps the memory.
 
@@ -56,7 +61,7 @@ class Graph(_nodes.CoreGraph):
         (5.0, [[2.0, 4.0]])
     """
 
-    __slots__ = ("__weakref__", "_chooser", "_core", "_policy", "_recorded", "_sites", "dtype")
+    __slots__ = ("__weakref__", "_chooser", "_core", "_policy", "_recorded", "_sites", "device", "dtype")
 
     def __init__(
         self,
@@ -68,7 +73,9 @@ class Graph(_nodes.CoreGraph):
         policy: str | FiniteState | Policy = "lookahead",
         memory_limit: int = 0,
         chunk_bytes: int = 0,
+        device: str | Device | None = None,
     ) -> None:
+        self.device = find_device(device)
         code = dtype_code(dtype)
         seed = integer("graph", "seed", seed)
         memory_limit = integer("graph", "memory_limit", memory_limit)
@@ -84,6 +91,7 @@ class Graph(_nodes.CoreGraph):
                 "seed": seed & _UINT64,
                 "memory_limit": memory_limit,
                 "chunk_bytes": chunk_bytes,
+                "device": self.device._core,
             },
         )
         core = lib.ln_graph_create(options)
@@ -176,9 +184,14 @@ class Graph(_nodes.CoreGraph):
         """A node that holds a copy of ``array``: a number, a vector (one row) or a matrix.
 
         Args:
-            array: Anything that NumPy turns into at most two dimensions.
+            array: Anything that NumPy turns into at most two dimensions. In a graph on a GPU also an array of CuPy,
+                PyTorch and the like on that GPU, of the graph's element type: it is copied there.
             requires_grad: Whether ``backward`` computes its gradient.
         """
+        there = device_array(array, self.dtype, self.device, "input")
+        if there is not None:
+            rows, cols = self._rows_cols(there.shape)
+            return settle(self, lib.ln_add_device_input(self._core, rows, cols, there.address, requires_grad))
         try:
             data = np.asarray(array)
             if data.dtype.kind not in "fiub":
@@ -188,10 +201,14 @@ class Graph(_nodes.CoreGraph):
             raise errors.NodeTypeError(
                 f"input: {type(array).__name__} is given; real numbers that make a matrix are required ({error})"
             ) from error
-        if data.ndim > 2:
-            raise errors.ShapeError(f"input: shape {data.shape} is given; at most two dimensions are required")
-        rows, cols = data.shape if data.ndim == 2 else (1, data.size)
+        rows, cols = self._rows_cols(data.shape)
         return settle(self, lib.ln_add_input(self._core, rows, cols, pointer(data), requires_grad))
+
+    @staticmethod
+    def _rows_cols(shape: tuple[int, ...]) -> tuple[int, int]:
+        if len(shape) > 2:
+            raise errors.ShapeError(f"input: shape {shape} is given; at most two dimensions are required")
+        return (shape[0], shape[1]) if len(shape) == 2 else (1, shape[0] if shape else 1)
 
     def constant(self, value: float, rows: int = 1, cols: int = 1) -> Node:
         """A ``rows x cols`` node full of ``value``."""

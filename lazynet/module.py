@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 
 from . import errors
+from ._core import dtype_code
 from ._nodes import Identities, note_structure_change
 from ._state_dict import Expected, differences
+from .device import Device, is_device_name
+from .device import device as find_device
 from .parameter import Parameter
 
 __all__ = ["OWNED_TRACES", "Contents", "Module", "RecordedReads", "plain_key"]
@@ -116,10 +119,24 @@ class Module:
         """``train(False)``."""
         return self.train(False)
 
-    def to(self, dtype: Any) -> Module:
-        """Gives every parameter another element type; an optimizer is to be made after that."""
+    def to(self, *targets: Any) -> Module:
+        """Moves every parameter to a device, gives it another element type, or both; an optimizer is to be made after that.
+
+        Args:
+            targets: A device or its name, an element type, or one of each: ``model.to("cuda")``,
+                ``model.to("float64")``, ``model.to("cpu", np.float32)``.
+        """
+        devices = [each for each in targets if isinstance(each, Device) or _names_device(each)]
+        dtypes = [each for each in targets if each not in devices]
+        if not targets or len(devices) > 1 or len(dtypes) > 1:
+            raise errors.NodeTypeError(
+                f"to: {targets!r} is given; a device, an element type, or one of each is required"
+            )
+        dtype, device = (dtypes or [None])[0], find_device(devices[0]) if devices else None
+        if dtype is not None:
+            dtype_code(dtype)  # before anything is changed
         for parameter in self.parameters():
-            parameter.convert(dtype)
+            parameter.convert(dtype, device)
         return self
 
     def state_dict(self) -> dict[str, np.ndarray]:
@@ -147,6 +164,10 @@ class Module:
         """What keeps ``state`` from being loaded; empty where nothing does."""
         expected = {name: Expected(each.shape, each.dtype) for name, each in self._named("", set())}
         return differences(expected, state, **options)
+
+
+def _names_device(target: Any) -> bool:
+    return isinstance(target, str) and is_device_name(target)
 
 
 def _members(name: str, value: Any) -> Iterator[tuple[str, Parameter | Module]]:

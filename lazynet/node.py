@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _nodes, errors
 from ._core import check, ffi, lib, pointer
+from .interchange import dlpack_device
 
 if TYPE_CHECKING:
     from ._nodes import Node as _CoreNode
@@ -98,6 +99,29 @@ class Node(_CoreNode):
         self.graph._compute(self)
         self.graph._check(lib.ln_node_value(self.graph._core, self._handle, pointer(out)))
         return out
+
+    def cupy(self) -> Any:
+        """The value as a CuPy array, a copy on the GPU that the graph is on; computes what is needed for it first.
+
+        Raises:
+            DeviceError: The graph is on the CPU.
+        """
+        runtime = self.graph.device.runtime
+        if runtime is None:
+            raise errors.DeviceError("cupy: the graph is on the CPU; node.value is its array there")
+        out = runtime.empty(self.shape, self.graph.dtype)
+        self.graph._compute(self)
+        address = ffi.cast("void *", out.__cuda_array_interface__["data"][0])
+        self.graph._check(lib.ln_node_copy_value(self.graph._core, self._handle, address))
+        return out
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The value for other libraries: ``torch.from_dlpack(node)``; a copy, on the graph's device."""
+        return (self.value if self.graph.device.is_cpu else self.cupy()).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Where ``__dlpack__`` gives it: kind and number of the device."""
+        return dlpack_device(self.graph.device)
 
     @property
     def grad(self) -> np.ndarray | None:

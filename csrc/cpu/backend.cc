@@ -11,6 +11,11 @@ class CpuBackend final : public Backend {
  public:
   const char* name() const override { return "cpu"; }
   MemoryResource& memory() override { return host_memory(); }
+  bool adds_in_turn() const override { return true; }
+  bool makes_early_gradients() const override { return true; }
+  void settle() override {}
+  void finish() override {}
+  void begin_step() override {}
 
   void forward(int dtype, const Batch& batch) override { unit().kernels[dtype]->forward[batch.op](batch); }
   void backward(int dtype, const Batch& batch) override { unit().kernels[dtype]->backward[batch.op](batch); }

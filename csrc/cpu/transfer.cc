@@ -2,6 +2,7 @@
 #include "transfer.h"
 
 #include "../lazynet.h"
+#include "../ops/updates.h"
 #include "loops.h"
 
 namespace lazynet::cpu::LN_UNIT {
@@ -61,63 +62,23 @@ int64_t first_non_finite_in_row(const T* x, int64_t count) {
 }
 
 template <class T>
-struct UpdateArrays {
-  T *value, *m, *v;
-  const T* grad;
-  T scale, decay;  // of gradients; of values, added to the gradient
-};
-
-template <class T>
-void update_sgd(const UpdateConstants& h, const UpdateArrays<T>& a, int64_t begin, int64_t end) {
-  const T rate = static_cast<T>(h.learning_rate), momentum = static_cast<T>(h.momentum);
-  const T fresh = h.first ? T(1) : static_cast<T>(1 - h.dampening), kept = h.first ? T(0) : momentum;
-  T *value = a.value, *buffer = a.m;
-  const T *grad = a.grad, scale = a.scale, decay = a.decay;
-  if (h.momentum == 0) {
+void update_range(int optimizer, const Update& u, const UpdateNumbers<T>& numbers, int64_t begin, int64_t end) {
+  const UpdateNumbers<T> n = numbers;
+  T *value = static_cast<T*>(u.value), *first = static_cast<T*>(u.m), *second = static_cast<T*>(u.v);
+  const T* grad = static_cast<const T*>(u.grad);
+  if (optimizer == LN_SGD && u.constants->momentum == 0) {
     LN_IVDEP
-    for (int64_t i = begin; i < end; ++i) value[i] -= rate * (grad[i] * scale + decay * value[i]);
-    return;
-  }
-  // The step is momentum * buffer + g with Nesterov's, else the buffer.
-  const T from_buffer = h.nesterov ? momentum : T(1), from_gradient = h.nesterov ? T(1) : T(0);
-  if (h.first) std::memset(buffer + begin, 0, static_cast<std::size_t>(end - begin) * sizeof(T));
-  LN_IVDEP
-  for (int64_t i = begin; i < end; ++i) {
-    const T g = grad[i] * scale + decay * value[i];
-    buffer[i] = kept * buffer[i] + fresh * g;
-    value[i] -= rate * (from_gradient * g + from_buffer * buffer[i]);
-  }
-}
-
-template <class T>
-void update_adagrad(const UpdateConstants& h, const UpdateArrays<T>& a, int64_t begin, int64_t end) {
-  const T rate = static_cast<T>(h.learning_rate), epsilon = static_cast<T>(h.epsilon);
-  T *value = a.value, *squares = a.m;
-  const T *grad = a.grad, scale = a.scale, decay = a.decay;
-  LN_IVDEP
-  for (int64_t i = begin; i < end; ++i) {
-    const T g = grad[i] * scale + decay * value[i];
-    squares[i] += g * g;
-    value[i] -= rate * g / (m::sqrt(squares[i]) + epsilon);
-  }
-}
-
-// Adam, and AdamW, whose decay shrinks the value instead of adding to the gradient.
-template <class T>
-void update_adam(const UpdateConstants& h, const UpdateArrays<T>& a, bool decoupled, int64_t begin, int64_t end) {
-  const T rate = static_cast<T>(h.learning_rate / h.correction1), epsilon = static_cast<T>(h.epsilon);
-  const T beta1 = static_cast<T>(h.beta1), fresh1 = static_cast<T>(1 - h.beta1);
-  const T beta2 = static_cast<T>(h.beta2), fresh2 = static_cast<T>(1 - h.beta2);
-  const T root = static_cast<T>(1 / __builtin_sqrt(h.correction2));
-  const T shrink = decoupled ? static_cast<T>(1 - h.learning_rate * h.weight_decay) : T(1);
-  T *value = a.value, *first = a.m, *second = a.v;
-  const T *grad = a.grad, scale = a.scale, decay = decoupled ? T(0) : a.decay;
-  LN_IVDEP
-  for (int64_t i = begin; i < end; ++i) {
-    const T g = grad[i] * scale + decay * value[i];
-    first[i] = beta1 * first[i] + fresh1 * g;
-    second[i] = beta2 * second[i] + fresh2 * g * g;
-    value[i] = value[i] * shrink - rate * first[i] / (m::sqrt(second[i]) * root + epsilon);
+    for (int64_t i = begin; i < end; ++i) step_sgd(n, value[i], grad[i]);
+  } else if (optimizer == LN_SGD) {
+    if (u.constants->first) std::memset(first + begin, 0, static_cast<std::size_t>(end - begin) * sizeof(T));
+    LN_IVDEP
+    for (int64_t i = begin; i < end; ++i) step_momentum(n, value[i], first[i], grad[i]);
+  } else if (optimizer == LN_ADAGRAD) {
+    LN_IVDEP
+    for (int64_t i = begin; i < end; ++i) step_adagrad(n, value[i], first[i], grad[i]);
+  } else {
+    LN_IVDEP
+    for (int64_t i = begin; i < end; ++i) step_adam(n, value[i], first[i], second[i], grad[i]);
   }
 }
 
@@ -168,19 +129,9 @@ int64_t first_non_finite(const void* matrix, int64_t rows, int64_t cols, int64_t
 
 template <class T>
 void update(int optimizer, const Update& u) {
-  const UpdateConstants& h = *u.constants;
-  const UpdateArrays<T> arrays{static_cast<T*>(u.value),      static_cast<T*>(u.m),    static_cast<T*>(u.v),
-                               static_cast<const T*>(u.grad), static_cast<T>(h.scale), static_cast<T>(h.weight_decay)};
-  parallel_for(u.count, kGrainElements, [&](int64_t begin, int64_t end) {
-    switch (optimizer) {
-      case LN_SGD:
-        return update_sgd(h, arrays, begin, end);
-      case LN_ADAGRAD:
-        return update_adagrad(h, arrays, begin, end);
-      default:
-        return update_adam(h, arrays, optimizer == LN_ADAMW, begin, end);
-    }
-  });
+  const UpdateNumbers<T> numbers = numbers_of<T>(optimizer, *u.constants);
+  parallel_for(u.count, kGrainElements,
+               [&](int64_t begin, int64_t end) { update_range(optimizer, u, numbers, begin, end); });
 }
 
 // The cut into parts depends on the count alone, so any number of threads gives the same bits.

@@ -29,6 +29,7 @@ void* Device::allocate(std::size_t bytes) { return options_.allocate(options_.se
 void Device::deallocate(void* address, std::size_t bytes) {
   // Others may get the memory next, who know nothing of the order of this device's work.
   Turn turn(*this);
+  if (closed_) return;
   queue_.finish();
   options_.deallocate(options_.self, address, bytes);
 }
@@ -44,11 +45,12 @@ Function Device::find(const Kernel& kernel) {
 Module Device::load(const Kernel& kernel) {
   const std::string only = kernel.dtype == LN_FLOAT64 ? "LN_ONLY_DOUBLE" : "LN_ONLY_FLOAT";
   const std::string defines = kernel.pick.empty() ? only : only + " LN_PICK_" + kernel.pick;
-  Module& module = modules_[kernel.family + ' ' + defines];
+  const char* source = kernel.source.empty() ? nullptr : kernel.source.c_str();
+  Module& module = modules_[source ? kernel.source : kernel.family + ' ' + defines];
   if (module) return module;
   char error[4096] = "";
   const void* image =
-      options_.compile(options_.self, kernel.family.c_str(), nullptr, defines.c_str(), error, sizeof error);
+      options_.compile(options_.self, kernel.family.c_str(), source, defines.c_str(), error, sizeof error);
   if (!image) fail(LN_DEVICE_ERROR, name_, ": the kernels of ", kernel.family, " cannot be compiled: ", error);
   driver_.check(driver_.load_module(&module, image), "loading kernels");
   return module;
@@ -101,14 +103,40 @@ void Device::copy(void* to, const void* from, std::size_t bytes) {
   queue_.copy(to, from, bytes);
 }
 
+void Device::read_rows(void* to, const void* from, int64_t rows, int64_t row_bytes, int64_t stride) {
+  Turn turn(*this);
+  if (row_bytes == stride || rows <= 1) return queue_.read(to, from, static_cast<std::size_t>(rows * row_bytes));
+  // Elements of any type are made of floats.
+  constexpr int64_t kUnit = sizeof(float);
+  const Piece piece{const_cast<void*>(from), nullptr, rows, row_bytes / kUnit, stride / kUnit};
+  void* packed = queue_.scratch(static_cast<std::size_t>(rows * row_bytes));
+  cuda::gather<float>(queue_, &piece, 1, packed, piece.cols);
+  queue_.read(to, packed, static_cast<std::size_t>(rows * row_bytes));
+}
+
+void Device::close() {
+  finish();
+  closed_ = true;
+}
+
 void Device::set_tensor_float(bool on) {
   Turn turn(*this);
   queue_.set_tensor_float(on);
 }
 
+void Device::begin_step() {
+  Turn turn(*this);
+  queue_.begin_step();
+}
+
+void Device::set_replay(bool on) {
+  Turn turn(*this);
+  queue_.set_replay(on);
+}
+
 ln_device_statistics Device::statistics() {
   Turn turn(*this);
-  return {queue_.launches(), queue_.uploaded_bytes()};
+  return {queue_.launches(), queue_.replays(), queue_.uploaded_bytes()};
 }
 
 // ---- what is not in the operator table: one launcher each

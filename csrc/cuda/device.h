@@ -46,8 +46,13 @@ class Device final : public Backend, private Functions, private MemoryResource {
   void read(void* to, const void* from, std::size_t bytes) override;
   void write(void* to, const void* from, std::size_t bytes) override;
   void copy(void* to, const void* from, std::size_t bytes) override;
+  void read_rows(void* to, const void* from, int64_t rows, int64_t row_bytes, int64_t stride) override;
 
+  void close();  // waits, and keeps what memory it has
+
+  void begin_step() override;
   void set_tensor_float(bool on);
+  void set_replay(bool on);
   ln_device_statistics statistics();
 
  private:
@@ -71,6 +76,7 @@ class Device final : public Backend, private Functions, private MemoryResource {
   const std::string name_;
   const ln_device_options options_;
   const Driver driver_;
+  bool closed_ = false;
   std::recursive_mutex mutex_;
   Context context_;
   Queue queue_;

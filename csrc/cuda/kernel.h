@@ -19,16 +19,24 @@
 #ifdef LN_DEVICE_CODE
 
 #define LN_DEVICE static __device__ __forceinline__
+// Of a multiprocessor at least; told to the compiler, which otherwise spills a few registers for one more.
+#define LN_RESIDENT_BLOCKS 2
 
+// Before a loop: LN_UNROLL where arrays are indexed by its counter, so that they stay in registers; LN_NO_UNROLL where
+// unrolling would take registers and bring nothing.
 #ifndef LN_EMULATOR
+#define LN_UNROLL _Pragma("unroll")
+#define LN_NO_UNROLL _Pragma("unroll 1")
 #define LN_KERNEL_ENTRY(name, Args) extern "C" __global__ void name(const __grid_constant__ Args args)
 #define LN_BOUNDED_ENTRY(name, Args, threads) \
-  extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args args)
+  extern "C" __global__ void __launch_bounds__(threads, LN_RESIDENT_BLOCKS) name(const __grid_constant__ Args args)
 #define LN_SHARED(T, name, count) __shared__ T name[count]
 #define LN_DYNAMIC_SHARED(T, name)                     \
   extern __shared__ __align__(16) char name##_bytes[]; \
   T* name = reinterpret_cast<T*>(name##_bytes)
 #else
+#define LN_UNROLL
+#define LN_NO_UNROLL
 #define LN_BOUNDED_ENTRY(name, Args, threads) LN_KERNEL_ENTRY(name, Args)
 #endif
 
@@ -85,6 +93,22 @@ LN_DEVICE const T* row_value(const Piece& piece, int64_t row) {
 template <class T>
 LN_DEVICE T* row_grad(const Piece& piece, int64_t row) {
   return static_cast<T*>(piece.grad) + row * piece.ld;
+}
+
+// 16 bytes of elements: what one access moves at best.
+template <class T>
+struct alignas(16) Pack {
+  static constexpr int kCount = 16 / sizeof(T);
+  T of[kCount];
+};
+LN_DEVICE bool aligned(const void* address) { return reinterpret_cast<uint64_t>(address) % 16 == 0; }
+template <class T>
+LN_DEVICE Pack<T>& pack_at(T* address) {
+  return *reinterpret_cast<Pack<T>*>(address);
+}
+template <class T>
+LN_DEVICE const Pack<T>& pack_at(const T* address) {
+  return *reinterpret_cast<const Pack<T>*>(address);
 }
 
 // The last of `count` ascending numbers that is at most `wanted`; the first is.

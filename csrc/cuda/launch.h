@@ -14,6 +14,8 @@ namespace lazynet::cuda {
 template <class T>
 constexpr int kDtype = sizeof(T) == 8 ? LN_FLOAT64 : LN_FLOAT32;
 
+inline std::size_t size_of(int dtype) { return dtype == LN_FLOAT64 ? 8 : 4; }
+
 // A kernel's name as a static object of a function template with element type T.
 #define LN_KERNEL_OF(variable, family, name) static const Kernel variable(family, name, kDtype<T>)
 

@@ -1,7 +1,7 @@
 // The functions of ops/math.h on a CUDA device.
 #pragma once
 
-// Told apart here: what a device runs, and launchers, see kernel.h.
+// What a device runs, and what is part of the core: see kernel.h.
 #if defined(__CUDACC__) || defined(LN_EMULATOR)
 #define LN_DEVICE_CODE
 #endif
@@ -10,10 +10,10 @@
 #ifdef LN_DEVICE_CODE
 #define LN_INLINE static __device__ __forceinline__
 #else
+#include <math.h>
 #define LN_INLINE static inline
 #endif
 
-#ifdef LN_DEVICE_CODE
 namespace lazynet::cuda::m {
 
 #define LN_FUNCTION(name)                                \
@@ -40,4 +40,3 @@ LN_INLINE float normal_cdf(float x) { return 0.5f * ::erfcf(x * -0.70710678f); }
 LN_INLINE double normal_cdf(double x) { return 0.5 * ::erfc(x * -0.70710678118654752); }
 
 }  // namespace lazynet::cuda::m
-#endif

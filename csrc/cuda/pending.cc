@@ -3,12 +3,12 @@
 #include "kernels.h"
 #include "transfer.h"
 
-#define LN_PENDING_elementwise 1
-#define LN_PENDING_linear 1
+#define LN_PENDING_elementwise 0
+#define LN_PENDING_linear 0
 #define LN_PENDING_embedding 1
 #define LN_PENDING_shape 1
 #define LN_PENDING_search 1
-#define LN_PENDING_reduce 1
+#define LN_PENDING_reduce 0
 #define LN_PENDING_softmax 1
 #define LN_PENDING_dropout 0
 #define LN_PENDING_normalization 1
@@ -16,7 +16,7 @@
 #define LN_PENDING_convolution 1
 #define LN_PENDING_crf 1
 #define LN_PENDING_loss 1
-#define LN_PENDING_linear_loss 1
+#define LN_PENDING_linear_loss 0
 
 namespace lazynet::cuda {
 
@@ -24,20 +24,20 @@ namespace lazynet::cuda {
 #define LN_IF_1(...) __VA_ARGS__
 #define LN_CONCAT(a, b) a##b
 #define LN_IF(condition) LN_CONCAT(LN_IF_, condition)
-#define LN_PENDING_FUNCTION(name) \
-  template <class T>              \
-  void name(Queue&, const Batch&) { \
+#define LN_PENDING_FUNCTION(name)                      \
+  template <class T>                                   \
+  void name(Queue&, const Batch&) {                    \
     fail(LN_DEVICE_ERROR, #name " has no kernel yet"); \
   }
-#define LN_KERNEL(name, family, ...)                \
-  LN_IF(LN_PENDING_##family)                        \
+#define LN_KERNEL(name, family, ...) \
+  LN_IF(LN_PENDING_##family)         \
   (LN_PENDING_FUNCTION(name##_forward) LN_PENDING_FUNCTION(name##_backward) LN_INSTANTIATE(name))
-#define LN_SHARED(name, family, ...)                \
-  LN_IF(LN_PENDING_##family)                        \
+#define LN_SHARED(name, family, ...)                                                                           \
+  LN_IF(LN_PENDING_##family)                                                                                   \
   (LN_PENDING_FUNCTION(name##_forward) LN_PENDING_FUNCTION(name##_backward) LN_PENDING_FUNCTION(name##_shared) \
        LN_INSTANTIATE_SHARED(name))
-#define LN_EARLY(name, family, ...)                \
-  LN_IF(LN_PENDING_linear_loss)                        \
+#define LN_EARLY(name, family, ...)                                                                            \
+  LN_IF(LN_PENDING_linear_loss)                                                                                \
   (LN_PENDING_FUNCTION(name##_forward) LN_PENDING_FUNCTION(name##_backward) LN_PENDING_FUNCTION(name##_shared) \
        LN_INSTANTIATE_SHARED(name))
 #include "../ops/ops.def"

@@ -3,9 +3,10 @@
 CXX ?= g++
 UNIT := $(if $(filter x86_64,$(shell uname -m)),baseline,portable)
 ONCE := csrc/cpu/backend.cc csrc/cpu/dispatch.cc
-CORE := $(wildcard csrc/*.cc csrc/ops/*.cc csrc/passes/*.cc) $(ONCE)
+CORE := $(wildcard csrc/*.cc csrc/ops/*.cc csrc/passes/*.cc csrc/cuda/*.cc) $(ONCE)
+LAUNCHERS := $(wildcard csrc/cuda/*.cu)
 KERNELS := $(filter-out $(ONCE),$(wildcard csrc/cpu/*.cc))
-OBJECTS := $(CORE:csrc/%.cc=$(OUT)/core/%.o) $(KERNELS:csrc/%.cc=$(OUT)/kernels/%.o)
+OBJECTS := $(CORE:csrc/%.cc=$(OUT)/core/%.o) $(KERNELS:csrc/%.cc=$(OUT)/kernels/%.o) $(LAUNCHERS:csrc/%.cu=$(OUT)/core/%.o)
 TESTS := $(patsubst csrc/tests/%.cc,$(OUT)/%,$(wildcard csrc/tests/*.cc))
 COMPILE = @mkdir -p $(@D) && echo $< && $(CXX) -std=c++17 -pthread $(FLAGS) -MMD
 
@@ -14,6 +15,9 @@ all: $(TESTS)
 
 $(OUT)/core/%.o: csrc/%.cc
 	$(COMPILE) -DLN_HAVE_$(UNIT) -c $< -o $@
+
+$(OUT)/core/%.o: csrc/%.cu
+	$(COMPILE) -x c++ -c $< -o $@
 
 $(OUT)/kernels/%.o: csrc/%.cc
 	$(COMPILE) -DLN_UNIT=$(UNIT) -c $< -o $@

@@ -19,9 +19,9 @@ namespace {
 constexpr int kDim = 6, kWords = 11;
 
 struct Model {
-  ln_parameter* table = ln_parameter_create(kWords, kDim, LN_FLOAT64, 1, "table");
-  ln_parameter* weight = ln_parameter_create(kDim, 2 * kDim, LN_FLOAT64, 0, "weight");
-  ln_parameter* bias = ln_parameter_create(1, kDim, LN_FLOAT64, 0, "bias");
+  ln_parameter* table = ln_parameter_create(kWords, kDim, LN_FLOAT64, 1, "table", nullptr);
+  ln_parameter* weight = ln_parameter_create(kDim, 2 * kDim, LN_FLOAT64, 0, "weight", nullptr);
+  ln_parameter* bias = ln_parameter_create(1, kDim, LN_FLOAT64, 0, "bias", nullptr);
   Model() {
     std::mt19937_64 random(1);
     std::normal_distribution<double> normal(0, 0.5);
@@ -34,7 +34,7 @@ struct Model {
 };
 
 ln_graph* make_graph(bool train, const char* policy, bool eager = false, size_t limit = 0) {
-  const ln_graph_options options{LN_FLOAT64, train, eager, 7, limit, 0};
+  const ln_graph_options options{LN_FLOAT64, train, eager, 7, limit, 0, nullptr};
   ln_graph* graph = ln_graph_create(&options);
   CHECK(graph != nullptr);
   CHECK(ln_graph_set_policy(graph, policy) == LN_OK);
@@ -271,7 +271,7 @@ void test_out_of_memory() {
   const Result expected = train_once(graph, model, 5);
   int failures = 0;
   for (size_t limit = 1 << 12; limit <= 1 << 22; limit *= 2) {
-    const ln_graph_options options{LN_FLOAT64, 1, 0, 7, limit, 1 << 12};
+    const ln_graph_options options{LN_FLOAT64, 1, 0, 7, limit, 1 << 12, nullptr};
     ln_graph* small = ln_graph_create(&options);
     const int64_t loss = build(small, model, 5);
     const int status = ln_graph_backward(small, loss, 0);

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .. import errors, init
 from ..module import Module
 from ..node import Node
@@ -80,7 +82,7 @@ class MultiheadAttention(Module):
         self.in_proj_bias = Parameter((3 * embed_dim,), init.zeros, dtype=dtype) if bias else None
         self.out_proj = Linear(embed_dim, embed_dim, bias, dtype=dtype)
         if self.out_proj.bias is not None:
-            self.out_proj.bias.value[...] = 0
+            self.out_proj.bias.value = np.zeros(self.out_proj.bias.shape)
 
     def _project(self, x: Node, first: int, parts: int = 1) -> list[Node]:
         """Projections ``first`` and those after it: 0 the queries', 1 the keys', 2 the values'."""

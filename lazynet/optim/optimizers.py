@@ -10,7 +10,8 @@ import numpy as np
 from .. import errors
 from .._core import check, ffi, last_error, lib
 from .._state_dict import Expected, differences
-from ..parameter import Parameter, _Memory
+from ..device import Elements
+from ..parameter import Parameter
 
 __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "clip_grad_norm"]
 
@@ -47,7 +48,7 @@ def clip_grad_norm(parameters: Iterable[Parameter], max_norm: float) -> float:
         for parameter in chosen:
             gradient = parameter.grad
             if isinstance(gradient, np.ndarray):
-                gradient *= max_norm / norm
+                parameter._set_gradient(gradient * (max_norm / norm))
     return norm
 
 
@@ -100,8 +101,8 @@ class Optimizer:
         for parameter, core in zip(self.parameters, self._cores, strict=True):
             if parameter._core is not core:
                 raise errors.NodeTypeError(
-                    f"optimizer: parameter {parameter.name} became {parameter.dtype} after the optimizer was made; make "
-                    "the optimizer after that"
+                    f"optimizer: parameter {parameter.name} became {parameter.dtype} on {parameter.device.name} after the "
+                    "optimizer was made; make the optimizer after that"
                 )
 
     def zero_grad(self) -> None:
@@ -109,13 +110,12 @@ class Optimizer:
         for parameter in self.parameters:
             parameter.zero_grad()
 
-    def _state(self, index: int, slot: int) -> np.ndarray:
+    def _state(self, index: int, slot: int) -> Elements:
         parameter = self.parameters[index]
         address = lib.ln_optimizer_state(self._core, index, slot)
         if address == ffi.NULL:
             raise last_error()
-        size = parameter.value.nbytes
-        return np.asarray(_Memory(address, size, self._core)).view(parameter.dtype).reshape(parameter.shape)
+        return Elements(parameter.device, address, parameter.shape, parameter.dtype)
 
     def state_dict(self) -> dict[str, Any]:
         """The learning rate, and for every parameter by its place its step count and copies of its state."""
@@ -145,7 +145,7 @@ class Optimizer:
             state[f"{name}.steps"] = steps
             if steps:
                 for slot, kind in enumerate(self._slots):
-                    state[f"{name}.{kind}"] = self._state(index, slot).copy()
+                    state[f"{name}.{kind}"] = self._state(index, slot).read()
         return state
 
     def _differences(self, state: Mapping[str, Any], names: Sequence[str], **options: bool) -> str:
@@ -170,7 +170,7 @@ class Optimizer:
             for slot, kind in enumerate(self._slots)
         ]
         for memory, values in slots:
-            memory[...] = values
+            memory.write(values)
         for index, count in enumerate(steps):
             check(lib.ln_optimizer_set_steps(self._core, index, count))
         self.lr = float(state["lr"])

@@ -1,0 +1,251 @@
+"""The CUDA backend: every kernel against the CPU's on ragged batches, whole models, arrays of other libraries.
+
+The device is the emulated one; with ``-m gpu`` it is a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import lazynet as ln
+
+from .emulated import library
+from .operators import CASES, Case, targets_of
+
+#: None, one, around a warp's 32 and several warps.
+LENGTHS = (0, 1, 31, 32, 33, 100)
+SCHEDULES = ("up", "down", "seed:7")
+
+
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> ln.Device:
+    if request.param == "cuda" and not ln.cuda.is_available():
+        pytest.skip("there is no GPU; it needs one, NVIDIA's driver and pip install 'lazynet[cuda13]'")
+    return ln.device(request.param)
+
+
+@pytest.fixture(params=SCHEDULES)
+def schedule(request: pytest.FixtureRequest, device: ln.Device) -> Iterator[str]:
+    """The order in which the emulator runs threads and blocks; one is enough for a GPU."""
+    if device.name.startswith("cuda"):
+        if request.param != SCHEDULES[0]:
+            pytest.skip("only the emulator has schedules")
+        yield request.param
+        return
+    emulator = ctypes.CDLL(str(library()))
+    assert emulator.ln_emulator_set_schedule(request.param.encode()) == 0
+    yield request.param
+    emulator.ln_emulator_set_schedule(b"up")
+
+
+# ---- what is compared
+
+Shapes = tuple[tuple[int, int], ...]
+BY_NAME = {case.name: case for case in CASES}
+
+
+def ragged(case: str, /, *shapes: Callable[[int], Shapes], smallest: int = 0, **changes: object) -> Case:
+    """A case of operators.py over all lengths."""
+    sets = [make(length) for make in shapes for length in LENGTHS if length >= smallest]
+    return replace(BY_NAME[case], shapes=sets, **changes)  # type: ignore[arg-type]
+
+
+UNARY = [case.name for case in CASES if len(case.shapes[0]) == 1 and case.ops[0] in (case.name, "add_scalar", "copy")]
+FLAT = [name for name in UNARY if BY_NAME[name].shapes == BY_NAME["neg"].shapes and not name.endswith("softmax")]
+PAIRED = [case.name for case in CASES if case.shapes == BY_NAME["add"].shapes]
+
+
+def rows(cols: int) -> Callable[[int], Shapes]:
+    return lambda n: ((n, cols),)
+
+
+def columns(count: int) -> Callable[[int], Shapes]:
+    return lambda n: ((count, n),)
+
+
+def pairs(a: tuple[int, int], b: tuple[int, int]) -> Callable[[int], Shapes]:
+    """Two arguments; 0 stands for the length."""
+    return lambda n: (tuple(x or n for x in a), tuple(x or n for x in b))  # type: ignore[return-value]
+
+
+def attention_shapes(n: int) -> Shapes:
+    return ((n, 8), (n, 8), (n, 6))
+
+
+def with_memory(queries: int) -> Callable[[int], Shapes]:
+    return lambda n: ((queries, 8), (n, 8), (n, 6))
+
+
+def case_of(
+    name: str, ops: tuple[str, ...], build: Callable[..., ln.Node], shapes: list[Shapes], **options: object
+) -> Case:
+    return Case(name, ops, build, lambda *arrays: np.zeros(0), shapes, **options)  # type: ignore[arg-type]
+
+
+RAGGED = [
+    *[ragged(name, rows(5), columns(3)) for name in ("tanh", "gelu", "log", "clip", "cube")],
+    *[replace(BY_NAME[name], shapes=[((33, 5),), ((1, 128),), ((0, 4),)]) for name in FLAT],
+    *[
+        ragged(name, pairs((0, 5), (0, 5)), pairs((0, 5), (1, 5)), pairs((0, 5), (0, 1)), pairs((1, 1), (0, 5)),
+               pairs((3, 0), (3, 0)), pairs((3, 0), (1, 0)), pairs((3, 1), (3, 0)), pairs((3, 0), (1, 1)))
+        for name in ("add", "div")
+    ],
+    *[
+        replace(BY_NAME[name], shapes=[((33, 5), (33, 5)), ((33, 5), (1, 5)), ((1, 40), (1, 1)), ((7, 1), (7, 40))])
+        for name in PAIRED
+    ],
+    ragged("linear", lambda n: ((n, 33), (33, 40), (1, 40))),
+    ragged("linear_transposed", lambda n: ((n, 33), (7, 33))),
+    ragged("linear_node", lambda n: ((n, 33), (33, 4)), lambda n: ((3, n), (n, 5))),
+    ragged("matmul", pairs((0, 7), (7, 5)), pairs((5, 0), (0, 3)), pairs((33, 7), (7, 0))),
+    ragged("matmul_transpose_a", pairs((7, 0), (7, 5)), pairs((0, 33), (0, 3))),
+    ragged("matmul_transpose_b", pairs((0, 7), (5, 7)), pairs((5, 0), (40, 0))),
+    ragged("matmul_both", pairs((7, 0), (5, 7)), pairs((0, 33), (40, 0))),
+    *[
+        case_of(
+            f"lookup_{n}", ("lookup",), lambda g, t, n=n: ln.lookup(g, t, [(7 * i * i) % 50 for i in range(n)]),
+            [((50, 33),)] * 3, shared=(0,),
+        )
+        for n in LENGTHS
+    ],
+    case_of(
+        "lookup_node", ("lookup_ids",),
+        lambda g, t: ln.lookup_node(t, g.input([[(7.0 * i * i) % 50 for i in range(100)]])), [((50, 33),)] * 2, shared=(0,),
+    ),
+    *[
+        case_of(
+            f"take_rows_{n}", ("take_rows",), lambda g, x, n=n: ln.take_rows(x, [(3 * i * i) % x.rows for i in range(n)]),
+            [((length, 5),) for length in LENGTHS[1:]],
+        )
+        for n in (0, 40)
+    ],
+    ragged("reverse", rows(5), columns(3)),
+    case_of(
+        "take_cols", ("take_cols",),
+        lambda g, x: ln.take_cols(x, g.input(np.array([[(3 * i * i) % x.cols for i in range(40)]] * x.rows).reshape(-1, 40))),
+        [((length, 7),) for length in LENGTHS] + [((3, length),) for length in LENGTHS[1:]],
+    ),
+    ragged("top_k", columns(3), smallest=2),
+    ragged("top_k", rows(9)),
+    ragged("argmax", columns(3), rows(9), smallest=1),
+    ragged("unfold", rows(5)),
+    ragged("unfold_sparse", rows(5)),
+    ragged("copy", rows(5)),
+    ragged("transpose", rows(5), columns(40)),
+    ragged("concat_cols", lambda n: ((3, n), (3, 1), (3, 2)), lambda n: ((n, 5), (n, 40))),
+    ragged("concat_rows", lambda n: ((n, 4), (2, 4), (n, 4)), lambda n: ((2, n), (40, n))),
+    ragged("reshape_view", lambda n: ((2 * n, 3),)),
+    ragged("sum_nodes", lambda n: ((n, 3),) * 3, lambda n: ((2, n),) * 40),
+    ragged("average", lambda n: ((n, 3),) * 2),
+    *[
+        ragged(f"{name}_{axis}", rows(5), columns(3), smallest=0 if name == "sum" else 1)
+        for name in ("sum", "mean", "max", "min")
+        for axis in (0, 1, None)
+    ],
+    case_of("sum_long", ("reduce_sum",), lambda g, x: ln.sum(x), [((300, 70),), ((1, 3),)]),
+    ragged("softmax", rows(5), columns(3)),
+    ragged("softmax_rows", rows(5), columns(3)),
+    ragged("softmax_causal", lambda n: ((n, n),), rows(5), columns(7)),
+    ragged("softmax_window", lambda n: ((n, n),), rows(5), columns(7)),
+    ragged("log_softmax", rows(5), columns(3)),
+    ragged("log_softmax_rows", rows(5), columns(3)),
+    *[ragged(f"logsumexp_{axis}", rows(5), columns(3), smallest=1) for axis in (0, 1, None)],
+    ragged("sparsemax", rows(5), columns(3), smallest=1),
+    ragged("layer_norm_plain", rows(5), columns(3), smallest=1),
+    ragged("layer_norm", lambda n: ((n, 33), (1, 33), (1, 33))),
+    ragged("layer_norm", lambda n: ((n, 5), (1, 5), (1, 5)), name="layer_norm_short"),
+    ragged("rms_norm_plain", rows(5), columns(3), smallest=1),
+    ragged("rms_norm", lambda n: ((n, 33), (1, 33))),
+    ragged("attention", attention_shapes, with_memory(5), lambda n: ((n, 3), (7, 3), (7, 65))),
+    ragged("attention_heads", attention_shapes, with_memory(33)),
+    ragged("attention_causal", attention_shapes, with_memory(5), lambda n: ((n, 8), (7, 8), (7, 6))),
+    ragged("attention_window", attention_shapes, with_memory(33)),
+    ragged("attention_bias", lambda n: ((n, 8), (n, 8), (n, 6), (n, n)), lambda n: ((3, 8), (n, 8), (n, 6), (6, n))),
+    case_of(
+        "attention_dropout", ("attention",), lambda g, q, k, v: ln.attention(q, k, v, 2, dropout=0.3),
+        [attention_shapes(n) for n in LENGTHS],
+    ),
+    ragged("rotary", rows(8), rows(40)),
+    ragged("rotary_interleaved", rows(8), rows(40)),
+    ragged("crf_log_partition", lambda n: ((n, 3), (3, 3), (1, 3), (1, 3))),
+    ragged("crf_log_partition", lambda n: ((n, 33), (33, 33), (1, 33), (1, 33)), name="crf_log_partition_wide"),
+    ragged("crf_best_path", lambda n: ((n, 3), (3, 3), (1, 3), (1, 3))),
+    ragged("linear_cross_entropy", lambda n: ((n, 4), (4, 6), (1, 6))),
+    case_of(
+        "linear_cross_entropy_wide", ("linear_cross_entropy",),
+        lambda g, x, w, b: ln.linear_cross_entropy(x, w, targets_of(x, 100), b, ignore_index=1, label_smoothing=0.1),
+        [((n, 33), (33, 100), (1, 100)) for n in LENGTHS[1:]], shared=(1, 2),
+    ),
+    ragged("linear_cross_entropy_transposed", lambda n: ((n, 33), (6, 33))),
+    ragged("cross_entropy", rows(5), smallest=0),
+    ragged("cross_entropy", columns(3), smallest=1, name="cross_entropy_columns"),
+    ragged("cross_entropy_smoothed", rows(5), smallest=0),
+    ragged("cross_entropy_mean", rows(5), smallest=31),
+    ragged("nll_loss", rows(5), smallest=0),
+    ragged("nll_loss", columns(3), smallest=1, name="nll_loss_columns"),
+    case_of("dropout", ("dropout",), lambda g, x: ln.dropout(x, 0.3), [((n, 5),) for n in LENGTHS]),
+    # Gradients that share memory, which kernels of a device never see.
+    case_of("same_twice", ("mul",), lambda g, x: x * x + x, [((n, 5),) for n in LENGTHS]),
+    case_of("one_for_all", ("mul",), lambda g, x, b: x * b + b, [((n, 5), (1, 5)) for n in LENGTHS], shared=(1,)),
+    case_of(
+        "overlapping_views", ("add",), lambda g, x: ln.concat([x[:, 0:4] + x[:, 2:6], x[:, 1:5] * x[:, 1:5]]),
+        [((n, 6),) for n in LENGTHS],
+    ),
+    case_of("list_repeats", ("concat_rows",), lambda g, x: ln.concat([x, x[1:], x], axis=0), [((n, 6),) for n in LENGTHS[1:]]),
+]  # fmt: skip
+
+
+class Run:
+    """What a case gives on one device: values, and gradients of a loss that weighs every element differently."""
+
+    def __init__(self, case: Case, where: str | ln.Device, dtype: str) -> None:
+        rng = np.random.default_rng(0)
+        graph = ln.Graph(dtype=dtype, device=where)
+        sets = [[case.draw(rng, shape) for shape in shapes] for shapes in case.shapes]
+        shared = {k: ln.Parameter(sets[0][k], dtype=dtype, device=where) for k in case.shared}
+        inputs, results, losses = [], [], []
+        for arrays in sets:
+            arguments = [
+                shared[k] if k in shared else graph.input(array, case.gradient) for k, array in enumerate(arrays)
+            ]
+            result = case.build(graph, *arguments)
+            weights = 1 + np.arange(result.rows * result.cols).reshape(result.shape) % 7 / 7
+            losses.append(ln.sum(result * weights))
+            inputs += [node for node in arguments if isinstance(node, ln.Node)]
+            results.append(result)
+        loss = ln.sum(losses)
+        graph.forward()
+        self.values = [node.value for node in results]
+        self.gradients: list[np.ndarray | None] = []
+        if case.gradient:
+            graph.backward(loss)
+            self.gradients = [node.grad for node in inputs] + [parameter.grad for parameter in shared.values()]  # type: ignore[misc]
+
+
+def assert_same(case: Case, device: ln.Device, dtype: str) -> None:
+    expected, given = Run(case, "cpu", dtype), Run(case, device, dtype)
+    tolerance = 1e-10 if dtype == "float64" else 2e-4
+    for a, b in zip(expected.values + expected.gradients, given.values + given.gradients, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None and b is not None:
+            np.testing.assert_allclose(b, a, rtol=tolerance, atol=tolerance * max(1.0, np.abs(a).max(initial=0)))
+
+
+@pytest.mark.parametrize("case", RAGGED, ids=str)
+def test_ragged_batches_equal_the_cpu(case: Case, device: ln.Device, schedule: str) -> None:
+    assert_same(case, device, "float32")
+
+
+@pytest.mark.parametrize("case", RAGGED, ids=str)
+def test_ragged_batches_in_float64_equal_the_cpu(case: Case, device: ln.Device) -> None:
+    assert_same(case, device, "float64")
+
+
+def test_every_operator_is_covered() -> None:
+    covered = {op for case in RAGGED for op in case.ops}
+    assert {op for case in CASES for op in case.ops} <= covered | {"slice", "reshape", "stop_gradient", "constant"}
