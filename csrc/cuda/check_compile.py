@@ -15,12 +15,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 SOURCES = Path("csrc/cuda")
 ARCHITECTURES = ("75", "80", "90", "100")
-NVCC = "nvcc -std=c++17 -O3 -cubin -Werror all-warnings -Xptxas -v,-warn-spills".split()
+NVCC = ["nvcc", "-std=c++17", "-O3", "-cubin", "-Werror", "all-warnings", "-Xptxas", "-v,-warn-spills"]
 # At run time a module has one element type, and of the operators that are chosen by a word only one.
 MODULES = ("LN_ONLY_FLOAT", "LN_ONLY_DOUBLE")
 PICKED = {"elementwise": "LN_ONLY_FLOAT LN_PICK_tanh"}
@@ -142,8 +143,10 @@ def main() -> int:
     if shutil.which("nvcc"):
         with tempfile.TemporaryDirectory() as folder:
             keys = [(source, architecture) for source in by_size for architecture in ARCHITECTURES]
-            results = run_all(options.jobs, [lambda key=key: with_nvcc(*key, folder) for key in keys])
-        lines = report({(source.stem, architecture): r for (source, architecture), r in zip(keys, results, strict=True)})
+            results = run_all(options.jobs, [partial(with_nvcc, *key, folder) for key in keys])
+        lines = report(
+            {(source.stem, architecture): r for (source, architecture), r in zip(keys, results, strict=True)}
+        )
         print("\n".join(lines), flush=True)
         if options.report:
             options.report.parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +163,7 @@ def main() -> int:
             os.environ["LAZYNET_CACHE"] = folder  # an empty one: everything is compiled
             modules = [(source.stem, defines) for source in by_size for defines in MODULES]
             modules += [(family, defines) for family, defines in PICKED.items() if SOURCES / f"{family}.cu" in sources]
-            results = run_all(options.jobs, [lambda module=module: with_nvrtc(*module) for module in modules])
+            results = run_all(options.jobs, [partial(with_nvrtc, *module) for module in modules])
         errors += [error for result in results for error in result.errors]
         print(f"cuda-check: NVRTC compiled {len(modules)} modules for {NVRTC_ARCHITECTURE}")
 
