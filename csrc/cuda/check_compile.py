@@ -68,9 +68,10 @@ def with_nvcc(source: Path, architecture: str, folder: str) -> Result:
     command = [*NVCC, f"-arch=sm_{architecture}", "-o", output, str(source)]
     run = subprocess.run(command, capture_output=True, text=True)
     text = run.stdout + run.stderr
-    if run.returncode:
-        return Result(title, {}, [f"{title}: nvcc fails\n{text}"])
     uses = read_uses(text)
+    if run.returncode:
+        lines = [line for line in text.splitlines() if not re.match("ptxas info|    .* bytes stack frame", line)]
+        return Result(title, uses, ["\n".join([f"{title}: nvcc fails", *lines])])
     errors = [f"{title}: {name} spills {use.spills} bytes of registers" for name, use in uses.items() if use.spills]
     if not any(use.registers for use in uses.values()):
         errors.append(f"{title}: there are no kernels in it, or ptxas does not tell as it used to")
