@@ -46,6 +46,7 @@ native-test: setup
 	$(MAKE) -f csrc/tests/native.mk FLAGS='-O1 -g -Wall -Wextra -Werror -fsanitize=thread' OUT=$(NATIVE)/thread -j2
 	ASAN_OPTIONS=allocator_may_return_null=1 $(NATIVE)/address/test_buddy_allocator
 	$(NATIVE)/address/test_core $(BLAS)
+	$(NATIVE)/address/test_backends $(BLAS)
 	$(NATIVE)/address/test_passes
 	$(NATIVE)/address/test_gradient_plan
 	$(NATIVE)/address/test_threads
