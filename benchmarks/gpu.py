@@ -73,7 +73,7 @@ def run_child(name: str, limit: float, stop: float) -> dict:
         done = subprocess.run(command, capture_output=True, timeout=stop, check=False)
         row, said = last_row(done.stdout), done.stderr.decode(errors="replace").strip()
         if done.returncode:
-            row["error"] = said.splitlines()[-1] if said else f"exit status {done.returncode}"
+            row.setdefault("error", said.splitlines()[-1] if said else f"exit status {done.returncode}")
             row["stderr"] = said[-4000:]
     except subprocess.TimeoutExpired as expired:
         row = last_row(expired.stdout)

@@ -43,8 +43,9 @@ def of_roofs(row: dict) -> str:
     return "\n".join(lines)
 
 
-def of_rate(rates: dict | None) -> str:
-    return "-" if rates is None else f"{number(rates['median'])} ({number(rates['min'])} to {number(rates['max'])})"
+def of_rate(row: dict, side: str) -> str:
+    rates = row.get(f"{side}_per_s")
+    return "-" if rates is None else number(rates["median"])
 
 
 def share_of_roof(row: dict, side: str, roof: float | None) -> str:
@@ -71,7 +72,7 @@ def of_all(results: dict) -> str:
     for task, row in rows.items():
         ratio = row.get("ratio")
         speeds.append([
-            task, str(row.get("batch", "-")), of_rate(row.get("lazynet_per_s")), of_rate(row.get("torch_per_s")),
+            task, str(row.get("batch", "-")), of_rate(row, "lazynet"), of_rate(row, "torch"),
             "-" if ratio is None else f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})",
             number(row.get("products_gflop_per_step"), 3), share_of_roof(row, "lazynet", roof),
             share_of_roof(row, "torch", roof), of_check(row),
@@ -98,14 +99,15 @@ def of_all(results: dict) -> str:
             notes.append(f"{task}: {row['error']}")
     corpora = {row.get("data") for row in rows.values()} - {None}
     what = "the corpora" if corpora == {"corpus"} else "random data of the corpora's lengths and shapes"
-    first = ["task", "minibatch", "LazyNet/s (range)", "PyTorch/s (range)", "ratio (range)", "GFLOP/step"]
+    first = ["task", "minibatch", "LazyNet/s", "PyTorch/s", "ratio (range)", "GFLOP/step"]
     second = ["LazyNet, a step", "nodes", "kernels", "launches", "KB up", "ms", "build", "schedule", "plan", "forward"]
     return "\n".join([
         "",
-        f"Examples a second in training on {what}: medians of rounds in turn; share of the roof: products of real tokens",
-        "against the large product above; check: relative differences of loss and of gradients before training.",
+        f"Training on {what}: examples a second, medians of rounds in turn.",
+        "Of the roof: products of real tokens against the large product above. Check: relative differences of the loss and",
+        "of the gradients of one minibatch.",
         "",
-        table([*first, "roof", "PyTorch's", "check"], speeds),
+        table([*first, "of the roof", "PyTorch", "check"], speeds),
         "",
         "Where LazyNet's host spends a step (ms; on a GPU forward and backward put work into its queue), MB on the GPU.",
         "",

@@ -4,6 +4,7 @@ import json
 import math
 import statistics
 import time
+import traceback
 from collections.abc import Callable
 from itertools import islice
 from types import ModuleType
@@ -98,6 +99,11 @@ TASKS = {
 # ---- the two sides
 
 
+def torch_name(name: str) -> str:
+    """Of a parameter; the layer of whole trees has its cell inside, PyTorch's model has the cell alone."""
+    return name.removeprefix("lstm.") if name.startswith("lstm.cell.") else name
+
+
 class LazyNet:
     def __init__(self, args, task, data, words):
         self.device = ln.device(args.device)
@@ -120,7 +126,7 @@ class LazyNet:
             gradient = parameter.grad
             if isinstance(gradient, ln.SparseRows):
                 gradient = gradient.to_dense(parameter.shape[0])
-            gradients[name] = np.zeros(parameter.shape) if gradient is None else np.array(gradient)
+            gradients[torch_name(name)] = np.zeros(parameter.shape) if gradient is None else np.array(gradient)
         self.model.zero_grad()
         self.model.train()
         return value, gradients
@@ -182,7 +188,7 @@ class Torch:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         more = (data,) if task.torch == "TreeLSTM" else ()
         self.model = getattr(torch_models, task.torch)(*more, *words, sparse=sparse)
-        self.model.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
+        self.model.load_state_dict({torch_name(name): torch.from_numpy(value) for name, value in state.items()})
         self.model.to(self.device)
         tables = [m.weight for m in self.model.modules() if isinstance(m, torch.nn.Embedding) and m.sparse]
         dense = [p for p in self.model.parameters() if all(p is not table for table in tables)]
@@ -271,61 +277,76 @@ def summary(rates: list[float]) -> dict:
 
 def run(args) -> int:
     """Prints rows, each with more than the one before; all of it, where there is time, in the last."""
-    start = time.monotonic()
-    if args.device.startswith("emulated"):
-        from lazynet.device import register
-        from tests.emulated import EmulatedRuntime
+    row = {}
+    try:
+        if args.device.startswith("emulated"):
+            from lazynet.device import register
+            from tests.emulated import EmulatedRuntime
 
-        register("emulated", EmulatedRuntime)
-    if args.child == "roofs":
-        print(json.dumps(roofs.measure(args.device, args.quick)), flush=True)
-        return 0
+            register("emulated", EmulatedRuntime)
+        if args.child == "roofs":
+            row = roofs.measure(args.device, args.quick)
+        else:
+            run_task(args, row)
+    except Exception as error:
+        row["error"] = f"{type(error).__name__}: {error}"[:1000]
+        traceback.print_exc()
+    show(row)
+    return 1 if "error" in row else 0
+
+
+def show(row: dict) -> None:
+    """Again and again: the process may be stopped."""
+    print(json.dumps(row), flush=True)
+
+
+def run_task(args, row: dict) -> None:
+    start = time.monotonic()
     args.variant = "lookahead"
     ln.set_num_threads(args.threads)
     task = TASKS[args.child]
     if args.quick:
         vars(task.module).update(task.quick)
         task = task._replace(batch=4)
-    batch = args.batch or task.batch
+    task = task._replace(batch=args.batch or task.batch)
     if args.data:
         data, *words = task.corpus(args)
     else:
         data, *words = task.random(100, *[60] * task.words) if args.quick else task.random(4000)
-    source = common.minibatches(data, batch, lambda example: len(example[0]), task.bucketed)
-    lazynet = LazyNet(args, task, data, words)
-    row = {"task": args.child, "batch": batch, "data": "corpus" if args.data else "random"}
+    row.update(task=args.child, batch=task.batch, data="corpus" if args.data else "random")
+    source = common.minibatches(data, task.batch, lambda example: len(example[0]), task.bucketed)
     warm_up = list(islice(source, WARM_UP + TRIAL))
+    lazynet = LazyNet(args, task, data, words)
     state = lazynet.model.state_dict()
 
     def make_torch(sparse):
         return Torch(args, task, data, words, state, sparse)
 
+    torch, slowest = None, 0.0
     try:
         first = make_torch(True)
     except ImportError as error:
-        torch, row["torch"] = None, f"left out: {error}"
+        row["torch"] = f"left out: {error}"
     else:
         row["check"] = compare(lazynet, first, warm_up[0])
-        print(json.dumps(row), flush=True)
-        torch, slower = faster_torch(make_torch, warm_up)
-        row["torch"] = f"{first.torch.__version__}, tables {'in rows' if torch.sparse else 'as a whole'}"
+        show(row)
+        torch, slowest = faster_torch(make_torch, warm_up)
+        row["torch"] = f"{first.torch.__version__}, tables updated {'in rows' if torch.sparse else 'as a whole'}"
     timed(lazynet, warm_up[:WARM_UP])
-    seconds = timed(lazynet, warm_up[WARM_UP:])[0] / TRIAL
-    row["steps_per_round"] = max(1, round(args.seconds / max(seconds, slower if torch else 0.0)))
+    slowest = max(slowest, timed(lazynet, warm_up[WARM_UP:])[0] / TRIAL)
+    row["steps_per_round"] = 1 if args.quick else max(1, round(args.seconds / slowest))
     measure(args, task, words, row, source, lazynet, torch, start)
     if args.profile:
         row["profile"] = lazynet.profile(warm_up)[:15]
-        print(json.dumps(row), flush=True)
-    return 0
 
 
 def measure(args, task, words, row, source, lazynet, torch, start):
     """Rounds of the two in turn, on the same minibatches."""
-    steps = 1 if args.quick else row["steps_per_round"]
+    steps = row["steps_per_round"]
     lazynet.reset()
     examples, wall, products, done = row["batch"] * steps, 0.0, 0.0, 0
     rates = {"lazynet": [], "torch": []}
-    for number in range(args.rounds if not args.quick else 2):
+    for number in range(2 if args.quick else args.rounds):
         began = time.monotonic()
         batches = list(islice(source, steps))
         taken, row["lazynet_last_loss"] = timed(lazynet, batches)
@@ -343,7 +364,7 @@ def measure(args, task, words, row, source, lazynet, torch, start):
         row["step_ms"] = round(wall / done * 1e3, 3)
         row["lazynet_memory_mb"] = lazynet.memory()
         row.update(lazynet.counts(done, wall))
-        print(json.dumps(row), flush=True)
+        show(row)
         now = time.monotonic()
         if now - start + (now - began) > args.limit:
             break
