@@ -16,9 +16,8 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def of_roofs(row: dict) -> str:
-    lines = [
-        f"{row.get('name', 'unknown device')}, {', '.join(f'{k} {v}' for k, v in row.get('versions', {}).items())}"
-    ]
+    versions = [f"{name} {version}" for name, version in row.get("versions", {}).items()]
+    lines = [", ".join([row.get("name", "a device without a name"), *versions])]
     if "copy_gb_s" in row:
         lines.append(f"copy on the device: {number(row['copy_gb_s'])} GB/s, read and written")
     if "upload_gb_s" in row:

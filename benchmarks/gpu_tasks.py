@@ -285,7 +285,7 @@ def run(args) -> int:
 
             register("emulated", EmulatedRuntime)
         if args.child == "roofs":
-            row = roofs.measure(args.device, args.quick)
+            roofs.measure(args.device, args.quick, row, show)
         else:
             run_task(args, row)
     except Exception as error:

@@ -137,11 +137,11 @@ def product(device, m: int, n: int, k: int, count: int) -> float:
     return best(device, lambda: device.product(a, b, c), count)
 
 
-def measure(device_name: str, quick: bool) -> dict:
-    """All roofs; those that could not be measured say why under ``"failed"``."""
+def measure(device_name: str, quick: bool, row: dict, show) -> None:
+    """Puts all roofs into ``row`` and shows it after each; those that cannot be measured say why under ``"failed"``."""
     kind, _, number = device_name.partition(":")
     device = Gpu(int(number or 0)) if kind == "cuda" else Cpu()
-    row = {"failed": []}
+    row["failed"] = []
     size, large = (1 << 30, 8192) if kind == "cuda" else (1 << 28, 2048)
     if quick:
         size, large = size >> 4, large >> 2
@@ -151,6 +151,7 @@ def measure(device_name: str, quick: bool) -> dict:
             row.update(run())
         except Exception as error:  # the others are worth having
             row["failed"].append(f"{name}: {type(error).__name__}: {error}")
+        show(row)
 
     def copies():
         a, b = device.random(size // 4), device.random(size // 4)
@@ -161,7 +162,7 @@ def measure(device_name: str, quick: bool) -> dict:
         return {"gemm_size": large, "gemm_gflops": round(2 * large**3 / seconds / 1e9, 1)}
 
     def shapes():
-        count = 3 if quick else 200
+        count = 200 if kind == "cuda" and not quick else 3
         taken = [(what, m, n, k, product(device, m, n, k, count)) for what, m, n, k in PRODUCTS]
         return {
             "products": [
@@ -178,4 +179,3 @@ def measure(device_name: str, quick: bool) -> dict:
     if kind == "cuda":
         attempt("upload", lambda: {"upload_gb_s": round(device.upload(size >> 3) / 1e9, 1)})
         attempt("launches", lambda: device.launches(1000))
-    return row
