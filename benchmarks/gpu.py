@@ -110,7 +110,7 @@ def main() -> int:
 
         return gpu_tasks.run(args)
     if args.check:
-        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q"]
+        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-W", "default"]  # CuPy may warn
         status = subprocess.run(command, cwd=Path(__file__).resolve().parent.parent, check=False).returncode
         print(f"{' '.join(command[1:])}: {'passed' if status == 0 else f'failed, exit status {status}'}")
         return status

@@ -51,6 +51,7 @@ fi
 export LAZYNET_UNITS="${LAZYNET_UNITS-baseline}"
 step build 240 "$python" setup.py -q build_ext --inplace
 [ "$status" = 0 ] || exit 1
-step test "${TEST_SECONDS:-150}" "$python" -m pytest -m gpu -q tests/test_cuda.py
+# A warning of CuPy's would be an error, and look as if there were no GPU.
+step test "${TEST_SECONDS:-150}" "$python" -m pytest -m gpu -q -W default tests/test_cuda.py
 step gpu 330 "$python" -m benchmarks.gpu "$@"
 exit $status
