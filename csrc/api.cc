@@ -78,6 +78,9 @@ int ln_device_copy(ln_device* device, void* to, const void* from, size_t bytes) 
 int ln_device_set_tf32(ln_device* device, int on) {
   return status_of([&] { device->core.set_tensor_float(on != 0); });
 }
+int ln_device_set_replay(ln_device* device, int on) {
+  return status_of([&] { device->core.set_replay(on != 0); });
+}
 int ln_device_get_statistics(ln_device* device, ln_device_statistics* statistics) {
   return status_of([&] { *statistics = device->core.statistics(); });
 }

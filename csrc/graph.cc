@@ -65,6 +65,7 @@ void Graph::clear() {
   mark_.clear();
   first_uncomputed_ = 0;
   version_ = next_version.fetch_add(1) & kVersionMask;
+  backend.begin_step();
 }
 
 void Graph::set_seed(uint64_t seed) {

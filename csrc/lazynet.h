@@ -94,7 +94,8 @@ typedef struct {
                          size_t error_bytes);
 } ln_device_options;
 typedef struct {
-  int64_t launches;       /* kernels and products that were started */
+  int64_t launches;       /* kernels and products that were started one by one, or captured */
+  int64_t replays;        /* of captured launches, all at once */
   int64_t uploaded_bytes; /* what launches were told, inputs among it */
 } ln_device_statistics;
 /* A CUDA device, for the life of the process. */
@@ -107,6 +108,9 @@ int ln_device_read(ln_device*, void* to, const void* from, size_t bytes);
 int ln_device_write(ln_device*, void* to, const void* from, size_t bytes);
 int ln_device_copy(ln_device*, void* to, const void* from, size_t bytes);
 int ln_device_set_tf32(ln_device*, int on); /* products of float32 in TF32; off at first */
+/* What is launched between two waits is captured when it comes the second time, and then replayed as one; off at first.
+ */
+int ln_device_set_replay(ln_device*, int on);
 int ln_device_get_statistics(ln_device*, ln_device_statistics*);
 
 /* ---- parameters ------------------------------------------------------------------------------- */

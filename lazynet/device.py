@@ -54,11 +54,13 @@ class DeviceStatistics(NamedTuple):
     """Counts since the device was first used.
 
     Attributes:
-        launches: Kernels and products that were started.
+        launches: Kernels and products that were started one by one, or captured.
+        replays: Of captured launches, all at once.
         uploaded_bytes: What they were told, inputs among it.
     """
 
     launches: int
+    replays: int
     uploaded_bytes: int
 
 
@@ -114,7 +116,7 @@ class Device:
         counts = ffi.new("ln_device_statistics *")
         if not self.is_cpu:
             check(lib.ln_device_get_statistics(self._core, counts))
-        return DeviceStatistics(counts.launches, counts.uploaded_bytes)
+        return DeviceStatistics(counts.launches, counts.replays, counts.uploaded_bytes)
 
     def allow_tf32(self, allow: bool) -> None:
         """Whether products of float32 may round their factors to TF32, which has 10 bits of mantissa; off at first.
@@ -123,6 +125,14 @@ class Device:
         """
         if not self.is_cpu:
             check(lib.ln_device_set_tf32(self._core, bool(allow)))
+
+    def replay_schedules(self, replay: bool) -> None:
+        """Whether launches that come again are captured as a CUDA graph and started at once; off at first.
+
+        It pays where the same shapes come again and again and kernels are short. Ids and inputs may differ.
+        """
+        if not self.is_cpu:
+            check(lib.ln_device_set_replay(self._core, bool(replay)))
 
     def __repr__(self) -> str:
         return f"<Device {self.name}>"
@@ -189,7 +199,7 @@ def device(name: str | Device | None = None) -> Device:
     kind, _, number = name.partition(":")
     if name == "cpu":
         return _CPU
-    if not is_device_name(name) or (number and not number.isdecimal()) or name.endswith(":"):
+    if kind not in _kinds or (number and not number.isdecimal()) or name.endswith(":"):
         known = ", ".join(repr(each) for each in ("cpu", *_kinds))
         raise errors.NodeValueError(
             f"device: {name!r} is given; one of {known}, or with a number 'cuda:1', is required"

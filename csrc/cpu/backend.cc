@@ -15,6 +15,7 @@ class CpuBackend final : public Backend {
   bool makes_early_gradients() const override { return true; }
   void settle() override {}
   void finish() override {}
+  void begin_step() override {}
 
   void forward(int dtype, const Batch& batch) override { unit().kernels[dtype]->forward[batch.op](batch); }
   void backward(int dtype, const Batch& batch) override { unit().kernels[dtype]->backward[batch.op](batch); }

@@ -45,11 +45,12 @@ Function Device::find(const Kernel& kernel) {
 Module Device::load(const Kernel& kernel) {
   const std::string only = kernel.dtype == LN_FLOAT64 ? "LN_ONLY_DOUBLE" : "LN_ONLY_FLOAT";
   const std::string defines = kernel.pick.empty() ? only : only + " LN_PICK_" + kernel.pick;
-  Module& module = modules_[kernel.family + ' ' + defines];
+  const char* source = kernel.source.empty() ? nullptr : kernel.source.c_str();
+  Module& module = modules_[source ? kernel.source : kernel.family + ' ' + defines];
   if (module) return module;
   char error[4096] = "";
   const void* image =
-      options_.compile(options_.self, kernel.family.c_str(), nullptr, defines.c_str(), error, sizeof error);
+      options_.compile(options_.self, kernel.family.c_str(), source, defines.c_str(), error, sizeof error);
   if (!image) fail(LN_DEVICE_ERROR, name_, ": the kernels of ", kernel.family, " cannot be compiled: ", error);
   driver_.check(driver_.load_module(&module, image), "loading kernels");
   return module;
@@ -123,9 +124,19 @@ void Device::set_tensor_float(bool on) {
   queue_.set_tensor_float(on);
 }
 
+void Device::begin_step() {
+  Turn turn(*this);
+  queue_.begin_step();
+}
+
+void Device::set_replay(bool on) {
+  Turn turn(*this);
+  queue_.set_replay(on);
+}
+
 ln_device_statistics Device::statistics() {
   Turn turn(*this);
-  return {queue_.launches(), queue_.uploaded_bytes()};
+  return {queue_.launches(), queue_.replays(), queue_.uploaded_bytes()};
 }
 
 // ---- what is not in the operator table: one launcher each

@@ -50,7 +50,9 @@ class Device final : public Backend, private Functions, private MemoryResource {
 
   void close();  // waits, and keeps what memory it has
 
+  void begin_step() override;
   void set_tensor_float(bool on);
+  void set_replay(bool on);
   ln_device_statistics statistics();
 
  private:

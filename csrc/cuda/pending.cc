@@ -4,19 +4,19 @@
 #include "transfer.h"
 
 #define LN_PENDING_elementwise 0
-#define LN_PENDING_linear 1
-#define LN_PENDING_embedding 1
-#define LN_PENDING_shape 1
-#define LN_PENDING_search 1
-#define LN_PENDING_reduce 1
+#define LN_PENDING_linear 0
+#define LN_PENDING_embedding 0
+#define LN_PENDING_shape 0
+#define LN_PENDING_search 0
+#define LN_PENDING_reduce 0
 #define LN_PENDING_softmax 1
 #define LN_PENDING_dropout 0
 #define LN_PENDING_normalization 1
 #define LN_PENDING_attention 1
-#define LN_PENDING_convolution 1
+#define LN_PENDING_convolution 0
 #define LN_PENDING_crf 1
 #define LN_PENDING_loss 1
-#define LN_PENDING_linear_loss 1
+#define LN_PENDING_linear_loss 0
 
 namespace lazynet::cuda {
 
@@ -43,15 +43,3 @@ namespace lazynet::cuda {
 #include "../ops/ops.def"
 
 }  // namespace lazynet::cuda
-
-#include "transfer.h"
-namespace lazynet::cuda {
-template <class T>
-void fused_forward(Queue&, const Fused&) { fail(LN_DEVICE_ERROR, "no fused yet"); }
-template <class T>
-void fused_backward(Queue&, const Fused&) { fail(LN_DEVICE_ERROR, "no fused yet"); }
-template void fused_forward<float>(Queue&, const Fused&);
-template void fused_backward<float>(Queue&, const Fused&);
-template void fused_forward<double>(Queue&, const Fused&);
-template void fused_backward<double>(Queue&, const Fused&);
-}

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 namespace lazynet::cuda {
 namespace {
@@ -22,15 +23,16 @@ std::size_t rounded(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
 
 }  // namespace
 
-Kernel::Kernel(const char* family_, const char* name, int dtype_, const char* pick_)
+Kernel::Kernel(const char* family_, const char* name, int dtype_, const char* pick_, std::string source_)
     : family(family_),
       pick(pick_),
+      source(std::move(source_)),
       entry((*pick_ ? std::string(pick_) + '_' : std::string()) + name + (dtype_ == LN_FLOAT64 ? "_double" : "_float")),
       dtype(dtype_),
       number(next_kernel++) {}
 
 Queue::Queue(const Driver& driver, MemoryResource& memory, Functions& functions)
-    : driver_(driver), memory_(memory), functions_(functions) {
+    : driver_(driver), memory_(memory), functions_(functions), replay_(driver) {
   driver_.check(driver_.create_stream(&work_, kNonBlocking), "making a stream");
   driver_.check(driver_.create_stream(&copies_, kNonBlocking), "making a stream");
   driver_.check(driver_.create_event(&uploaded_, kNoTiming), "making an event");
@@ -40,7 +42,7 @@ Queue::Queue(const Driver& driver, MemoryResource& memory, Functions& functions)
   if (blas_workspace_)
     driver_.check_blas(driver_.blas_set_workspace(blas_, blas_workspace_, kBlasWorkspace), "cuBLAS's memory");
   chunks_.resize(kChunks);
-  next_chunk(0);
+  leave_for_chunk(0, 0);
 }
 
 Queue::~Queue() {
@@ -74,11 +76,11 @@ void Queue::free_chunk(Chunk* chunk) {
   *chunk = Chunk{};
 }
 
-// Leaves the chunk at hand for one with room for `bytes`.
-void Queue::next_chunk(std::size_t bytes) {
+// Leaves the chunk at hand for another, with room for `bytes`.
+void Queue::leave_for_chunk(std::size_t chunk_number, std::size_t bytes) {
   chunks_[chunk_].left = chunks_[chunk_].host != nullptr;
   if (!told_) mark_left_chunks();
-  chunk_ = (chunk_ + 1) % chunks_.size();
+  chunk_ = chunk_number;
   // One launch is told more than all chunks hold.
   if (chunks_[chunk_].left) chunks_.insert(chunks_.begin() + static_cast<std::ptrdiff_t>(chunk_), Chunk{});
   Chunk& chunk = chunks_[chunk_];
@@ -103,7 +105,7 @@ void Queue::mark_left_chunks() {
 Queue::Room Queue::reserve(std::size_t bytes) {
   if (used_ + bytes > chunks_[chunk_].bytes) {
     flush();
-    next_chunk(bytes);
+    leave_for_chunk((chunk_ + 1) % chunks_.size(), bytes);
   }
   Chunk& chunk = chunks_[chunk_];
   const Room room{chunk.host + used_, chunk.device + used_};
@@ -131,11 +133,11 @@ void* Queue::scratch(std::size_t bytes) {
 void Queue::record(const Command& command) {
   commands_.push_back(command);
   told_ = false;
-  if (commands_.size() >= kCommandsPerFlush) flush();
+  if (commands_.size() >= kCommandsPerFlush && !replaying_) flush();
 }
 
-void Queue::record_launch(const Kernel& kernel, int64_t blocks, int threads, std::size_t shared_bytes, const void* args,
-                          std::size_t bytes) {
+void Queue::launch(const Kernel& kernel, int64_t blocks, int threads, std::size_t shared_bytes, const void* args,
+                   std::size_t bytes) {
   if (blocks <= 0) return;
   if (blocks > INT32_MAX) fail(LN_INTERNAL_ERROR, "cuda: ", kernel.entry, " would need ", blocks, " blocks");
   Command command{Kind::kLaunch};
@@ -145,6 +147,7 @@ void Queue::record_launch(const Kernel& kernel, int64_t blocks, int threads, std
   command.shared_bytes = static_cast<unsigned>(shared_bytes);
   command.arguments = arguments_.size();
   arguments_.resize(arguments_.size() + rounded(bytes));
+  command.bytes = bytes;
   std::memcpy(arguments_.data() + command.arguments, args, bytes);
   record(command);
 }
@@ -208,15 +211,7 @@ Fault* Queue::fault(Fault* fault) {
 // ---- running
 
 void Queue::flush() {
-  Chunk& chunk = chunks_[chunk_];
-  if (used_ > flushed_) {
-    driver_.check(driver_.upload(address(chunk.device + flushed_), chunk.host + flushed_, used_ - flushed_, copies_),
-                  "an upload");
-    driver_.check(driver_.record_event(uploaded_, copies_), "recording an event");
-    driver_.check(driver_.make_stream_wait(work_, uploaded_, 0), "ordering streams");
-    uploaded_bytes_ += static_cast<int64_t>(used_ - flushed_);
-    flushed_ = used_;
-  }
+  upload_told();
   // Also when one fails: what follows it would work on garbage.
   struct Forget {
     Queue& queue;
@@ -225,8 +220,58 @@ void Queue::flush() {
       queue.arguments_.clear();
     }
   } forget{*this};
-  for (const Command& command : commands_) run(command);
+  if (replaying_ && !commands_.empty())
+    run_or_replay();
+  else
+    run_all();
   if (!told_) mark_left_chunks();
+}
+
+void Queue::upload_told() {
+  Chunk& chunk = chunks_[chunk_];
+  if (used_ == flushed_) return;
+  driver_.check(driver_.upload(address(chunk.device + flushed_), chunk.host + flushed_, used_ - flushed_, copies_),
+                "an upload");
+  driver_.check(driver_.record_event(uploaded_, copies_), "recording an event");
+  driver_.check(driver_.make_stream_wait(work_, uploaded_, 0), "ordering streams");
+  uploaded_bytes_ += static_cast<int64_t>(used_ - flushed_);
+  flushed_ = used_;
+}
+
+void Queue::run_all() {
+  for (const Command& command : commands_) run(command);
+}
+
+void Queue::run_or_replay() {
+  const std::string launches = bytes_of_launches();
+  ReadyGraph graph = replay_.find(launches);
+  if (!graph) {
+    if (!replay_.seen(launches)) return run_all();
+    graph = replay_.capture(launches, work_, [&] { run_all(); });
+  }
+  driver_.check(driver_.launch_graph(graph, work_), "a graph's launch");
+  ++replays_;
+}
+
+std::string Queue::bytes_of_launches() const {
+  std::string bytes;
+  const auto add = [&](const auto&... values) {
+    (bytes.append(reinterpret_cast<const char*>(&values), sizeof values), ...);
+  };
+  for (std::size_t i = 0; i < commands_.size(); ++i) {
+    const Command& c = commands_[i];
+    const Product& p = c.product;
+    add(c.kind, c.dtype);
+    if (c.kind == Kind::kLaunch) {
+      add(c.function, c.blocks, c.threads, c.shared_bytes, c.bytes);
+      bytes.append(arguments_.data() + c.arguments, c.bytes);
+    } else if (c.kind == Kind::kProduct) {
+      add(p.transpose_a, p.transpose_b, p.m, p.n, p.k, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
+    } else {
+      add(c.to, c.from, c.bytes);
+    }
+  }
+  return bytes;
 }
 
 void Queue::run(const Command& command) {
@@ -293,6 +338,23 @@ void Queue::settle() {
     *waiting[i] = found[i];
     if (found[i].member >= 0) write(faults_ + i, &none, sizeof none);
   }
+}
+
+void Queue::set_replay(bool on) {
+  flush();
+  replaying_ = on;
+  if (on) return;
+  finish();
+  replay_.clear();
+}
+
+// The same launches are told things in the same places.
+void Queue::begin_step() {
+  if (!replaying_) return;
+  flush();
+  // In turn, so that the step before may still be running.
+  second_half_ = !second_half_;
+  leave_for_chunk(second_half_ ? chunks_.size() / 2 : 0, 0);
 }
 
 void Queue::set_tensor_float(bool on) {

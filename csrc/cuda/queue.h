@@ -13,6 +13,7 @@
 #include "../kernel.h"
 #include "../memory_resource.h"
 #include "driver.h"
+#include "replay.h"
 
 namespace lazynet::cuda {
 
@@ -23,9 +24,9 @@ class Functions;
 class Kernel {
  public:
   // `pick` chooses one row of elementwise.def, whose kernels then make a module of their own; its name precedes the
-  // kernel's.
-  Kernel(const char* family, const char* name, int dtype, const char* pick = "");
-  const std::string family, pick, entry;  // entry: pick_name_float
+  // kernel's. `source`: the kernel's own text, which makes a module of its own; no two kernels have the same.
+  Kernel(const char* family, const char* name, int dtype, const char* pick = "", std::string source = "");
+  const std::string family, pick, source, entry;  // entry: pick_name_float
   const int dtype;
   const int number;  // of all kernels of the process
 };
@@ -76,8 +77,11 @@ class Queue {
   template <class Args>
   void launch(const Kernel& kernel, int64_t blocks, int threads, std::size_t shared_bytes, const Args& args) {
     static_assert(sizeof(Args) <= 4096, "longer arguments are uploaded");
-    record_launch(kernel, blocks, threads, shared_bytes, &args, sizeof(Args));
+    launch(kernel, blocks, threads, shared_bytes, &args, sizeof(Args));
   }
+  // The same of arguments whose length only a generated kernel knows.
+  void launch(const Kernel& kernel, int64_t blocks, int threads, std::size_t shared_bytes, const void* args,
+              std::size_t bytes);
   void multiply(int dtype, const Product& product);
   void zero(void* address, std::size_t bytes);
   void copy(void* to, const void* from, std::size_t bytes);
@@ -91,7 +95,11 @@ class Queue {
   void settle();  // starts all, and fills in faults
 
   void set_tensor_float(bool on);  // products of float32 in TF32
+  // Everything up to a flush is then one piece of work, replayed where it comes again; a step begins where one does.
+  void set_replay(bool on);
+  void begin_step();
   int64_t launches() const { return launches_; }
+  int64_t replays() const { return replays_; }
   int64_t uploaded_bytes() const { return uploaded_bytes_; }
 
  private:
@@ -120,14 +128,16 @@ class Queue {
     bool left = false;     // it is full, and what reads it may not be started yet
     bool in_flight = false;
   };
-  void record_launch(const Kernel& kernel, int64_t blocks, int threads, std::size_t shared_bytes, const void* args,
-                     std::size_t bytes);
   void record(const Command& command);
   Room reserve(std::size_t bytes);
-  void next_chunk(std::size_t bytes);
+  void leave_for_chunk(std::size_t chunk_number, std::size_t bytes);
   void make_chunk(Chunk* chunk, std::size_t bytes);
   void mark_left_chunks();
   void free_chunk(Chunk* chunk);
+  void upload_told();
+  void run_all();
+  void run_or_replay();
+  std::string bytes_of_launches() const;
   void run(const Command& command);
   void run_product(int dtype, const Product& product);
 
@@ -148,7 +158,9 @@ class Queue {
   std::size_t scratch_bytes_ = 0;
   Fault* faults_ = nullptr;  // on the device; without a fault before a batch gets one
   std::vector<Fault*> waiting_faults_;
-  int64_t launches_ = 0, uploaded_bytes_ = 0;
+  bool replaying_ = false, second_half_ = false;
+  Replay replay_;
+  int64_t launches_ = 0, replays_ = 0, uploaded_bytes_ = 0;
 };
 
 class Functions {

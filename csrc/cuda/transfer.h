@@ -8,6 +8,7 @@ namespace lazynet::cuda {
 
 template <class T>
 void gather(Queue& queue, const Piece* pieces, int64_t count, void* matrix, int64_t ld);
+// Uses no working memory of the queue, in which the matrix may be.
 template <class T>
 void scatter_add(Queue& queue, const void* matrix, int64_t ld, const Piece* pieces, int64_t count, bool overlapping);
 template <class T>
