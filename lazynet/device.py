@@ -199,7 +199,7 @@ def device(name: str | Device | None = None) -> Device:
     kind, _, number = name.partition(":")
     if name == "cpu":
         return _CPU
-    if not is_device_name(name) or (number and not number.isdecimal()) or name.endswith(":"):
+    if kind not in _kinds or (number and not number.isdecimal()) or name.endswith(":"):
         known = ", ".join(repr(each) for each in ("cpu", *_kinds))
         raise errors.NodeValueError(
             f"device: {name!r} is given; one of {known}, or with a number 'cuda:1', is required"

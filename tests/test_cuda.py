@@ -81,7 +81,9 @@ def with_memory(queries: int) -> Callable[[int], Shapes]:
     return lambda n: ((queries, 8), (n, 8), (n, 6))
 
 
-def case_of(name: str, ops: tuple[str, ...], build: Callable[..., ln.Node], shapes: list[Shapes], **options: object) -> Case:
+def case_of(
+    name: str, ops: tuple[str, ...], build: Callable[..., ln.Node], shapes: list[Shapes], **options: object
+) -> Case:
     return Case(name, ops, build, lambda *arrays: np.zeros(0), shapes, **options)  # type: ignore[arg-type]
 
 
@@ -208,7 +210,9 @@ class Run:
         shared = {k: ln.Parameter(sets[0][k], dtype=dtype, device=where) for k in case.shared}
         inputs, results, losses = [], [], []
         for arrays in sets:
-            arguments = [shared[k] if k in shared else graph.input(array, case.gradient) for k, array in enumerate(arrays)]
+            arguments = [
+                shared[k] if k in shared else graph.input(array, case.gradient) for k, array in enumerate(arrays)
+            ]
             result = case.build(graph, *arguments)
             weights = 1 + np.arange(result.rows * result.cols).reshape(result.shape) % 7 / 7
             losses.append(ln.sum(result * weights))

@@ -84,9 +84,12 @@ class Writer {
     structure.backward ? plan_backward() : plan_forward();
   }
 
+  // Empty where there is nothing to do: no gradient reaches an operand that wants one.
   std::string text() {
     write_values();
     structure_.backward ? write_gradients() : write_results();
+    if (stores_.empty() && ends_.empty()) return {};
+    elements_ += stores_;  // after all loads: the compiler does not know that their memory is another
     const char* type = structure_.dtype == LN_FLOAT64 ? "double" : "float";
     const std::string head =
         text_of("#include \"cuda/fused.h\"\n\nnamespace lazynet::cuda {\n\nusing T = ", type, ";\nusing V = Lanes<T, ",
@@ -197,7 +200,7 @@ class Writer {
   void write_results() {
     for (int i = 0; i < fused_.result_count; ++i) {
       const int reg = fused_.results[i].reg;
-      element("store(value_row<T>(", place(fused_.operand_count + i), ", row) + col, r", reg, ");\n");
+      stores_ += text_of("    store(value_row<T>(", place(fused_.operand_count + i), ", row) + col, r", reg, ");\n");
     }
   }
 
@@ -208,10 +211,8 @@ class Writer {
       write_gradient(i, 0, op.a);
       if (op.b >= 0) write_gradient(i, 1, op.b);
     }
-    std::string stores;
     for (int k = 0; k < fused_.operand_count; ++k)
-      if (structure_.gradients[k] != Gradient::kNone) write_operand_gradient(k, &stores);
-    elements_ += stores;  // after all loads: the compiler does not know that their memory is another
+      if (structure_.gradients[k] != Gradient::kNone) write_operand_gradient(k);
   }
 
   void write_gradient(int i, int argument, int to) {
@@ -231,7 +232,7 @@ class Writer {
     made_[to] = true;
   }
 
-  void write_operand_gradient(int k, std::string* stores) {
+  void write_operand_gradient(int k) {
     const Gradient kind = structure_.gradients[k];
     const bool listed = kind == Gradient::kAddToRows, adds = kind != Gradient::kOverwrite;
     if (!reached_[k] && adds) return;
@@ -255,7 +256,7 @@ class Writer {
         element("const V o", k, " = load<V>(q", k, " + col);\n");
       made = text_of("sum(o", k, ", ", made, ")");
     }
-    *stores += text_of(sums_rows_ ? "      " : "    ", wanted, "store(q", k, " + col, ", made, ");\n");
+    stores_ += text_of(sums_rows_ ? "      " : "    ", wanted, "store(q", k, " + col, ", made, ");\n");
   }
 
   const Structure& structure_;
@@ -263,23 +264,25 @@ class Writer {
   const bool sums_rows_;
   int result_of_[kMostRegisters];  // register -> result, or -1
   int first_attribute_[kMostRegisters], attributes_;
-  bool needed_[kMostRegisters] = {};      // values
-  bool leads_[kMostRegisters] = {};       // to an operand whose gradient is wanted
-  bool reached_[kMostRegisters] = {};     // gradients that are made
-  bool made_[kMostRegisters] = {};        // those that have a name already
-  std::string starts_, elements_, ends_;  // before, in and after the loop over the elements of a row
+  bool needed_[kMostRegisters] = {};               // values
+  bool leads_[kMostRegisters] = {};                // to an operand whose gradient is wanted
+  bool reached_[kMostRegisters] = {};              // gradients that are made
+  bool made_[kMostRegisters] = {};                 // those that have a name already
+  std::string starts_, elements_, stores_, ends_;  // before, in, last in, and after the loop over a row's elements
 };
 
-// The kernel of a structure, for all devices.
-const Kernel& kernel_of(const Structure& structure) {
+// The kernel of a structure, for all devices; null where there is nothing to do.
+const Kernel* kernel_of(const Structure& structure) {
   static std::mutex mutex;
   static auto& kernels = *new std::unordered_map<std::string, std::unique_ptr<Kernel>>;  // devices outlive statics
   std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<Kernel>& kernel = kernels[structure.key()];
-  if (!kernel)
-    kernel = std::make_unique<Kernel>("fused", structure.backward ? "fused_backward" : "fused_forward", structure.dtype,
-                                      "", Writer(structure).text());
-  return *kernel;
+  const auto [place, missing] = kernels.try_emplace(structure.key());
+  if (missing) {
+    std::string text = Writer(structure).text();
+    const char* name = structure.backward ? "fused_backward" : "fused_forward";
+    if (!text.empty()) place->second = std::make_unique<Kernel>("fused", name, structure.dtype, "", std::move(text));
+  }
+  return place->second.get();
 }
 
 // ---- launches
@@ -314,13 +317,15 @@ class Launch {
       structure_.width = kWidth;
     const int64_t units = sums_rows ? fused_.rows * kWarp : fused_.rows * (fused_.cols / structure_.width);
     write_attributes();
-    queue_.launch(kernel_of(structure_), blocks_for(units, kFusedThreads), kFusedThreads, 0, &args_, args_bytes_);
+    const Kernel* kernel = kernel_of(structure_);
+    if (!kernel) return;
+    queue_.launch(*kernel, blocks_for(units, kFusedThreads), kFusedThreads, 0, &args_, args_bytes_);
     add_deferred();
   }
 
  private:
   // More registers of 16 bytes would not stay in those of a thread.
-  static constexpr int kMostWideRegisters = 24;
+  static constexpr int kMostWideRegisters = 32;
 
   static T* at(const void* address, int64_t element) { return static_cast<T*>(const_cast<void*>(address)) + element; }
   int64_t width_of(const FusedOperand& operand) const { return operand.broadcast == kColumn ? 1 : fused_.cols; }
@@ -377,23 +382,24 @@ class Launch {
     bool deferred[kMostRegisters] = {};
     const bool rows_meet = fused_.serial && any_rows_meet();
     for (int k = 0; k < fused_.operand_count; ++k) {
-      if (structure_.gradients[k] == Gradient::kNone) continue;
+      if (!adds(k)) continue;  // one that overwrites shares nothing
       deferred[k] = deferred[k] || (rows_meet && fused_.operands[k].grad_rows);
       for (int j = 0; j < k; ++j)
-        if (structure_.gradients[j] != Gradient::kNone && meet(fused_.operands[j], fused_.operands[k]))
-          deferred[j] = deferred[k] = true;
+        if (adds(j) && meet(fused_.operands[j], fused_.operands[k])) deferred[j] = deferred[k] = true;
     }
     int64_t elements = 0;
-    for (const bool columns : {false, true})  // those of equal columns together
-      for (int k = 0; k < fused_.operand_count; ++k) {
-        if (!deferred[k] || (fused_.operands[k].broadcast == kColumn) != columns) continue;
-        structure_.gradients[k] = Gradient::kOverwrite;
-        deferred_.push_back({k, elements});
-        elements += fused_.rows * width_of(fused_.operands[k]);
-      }
+    for (int k = 0; k < fused_.operand_count; ++k) {
+      if (!deferred[k]) continue;
+      structure_.gradients[k] = Gradient::kOverwrite;
+      deferred_.push_back({k, elements});
+      elements += fused_.rows * width_of(fused_.operands[k]);
+    }
     if (elements > 0) deferred_memory_ = queue_.scratch(static_cast<std::size_t>(elements) * sizeof(T));
   }
 
+  bool adds(int k) const {
+    return structure_.gradients[k] == Gradient::kAdd || structure_.gradients[k] == Gradient::kAddToRows;
+  }
   // Whether two gradients share elements of a row; of matrices of one stride, else whether they meet at all.
   bool meet(const FusedOperand& a, const FusedOperand& b) const {
     const int64_t a_width = width_of(a), b_width = width_of(b);
@@ -432,23 +438,17 @@ class Launch {
 
   void add_deferred() {
     std::vector<Piece> pieces;
-    for (std::size_t i = 0; i < deferred_.size();) {
-      const T* const from = at(deferred_memory_, deferred_[i].begin);
-      const int64_t width = width_of(fused_.operands[deferred_[i].operand]);
+    for (const Deferred& deferred : deferred_) {
+      const FusedOperand& operand = fused_.operands[deferred.operand];
+      const int64_t width = width_of(operand);
       pieces.clear();
-      for (; i < deferred_.size(); ++i) {
-        const FusedOperand& operand = fused_.operands[deferred_[i].operand];
-        if (width_of(operand) != width) break;
-        if (!operand.grad_rows) {
-          pieces.push_back({nullptr, operand.grad, fused_.rows, width, operand.grad_ld});
-          continue;
-        }
-        for (int64_t row = 0; row < fused_.rows; ++row) {
-          void* const start = operand.grad_rows[row];
-          pieces.push_back({nullptr, start ? at(start, operand.first_col) : nullptr, 1, width, width});
-        }
+      if (!operand.grad_rows) pieces.push_back({nullptr, operand.grad, fused_.rows, width, operand.grad_ld});
+      for (int64_t row = 0; operand.grad_rows && row < fused_.rows; ++row) {
+        void* const start = operand.grad_rows[row];
+        pieces.push_back({nullptr, start ? at(start, operand.first_col) : nullptr, 1, width, width});
       }
-      scatter_add<T>(queue_, from, width, pieces.data(), static_cast<int64_t>(pieces.size()), true);
+      scatter_add<T>(queue_, at(deferred_memory_, deferred.begin), width, pieces.data(),
+                     static_cast<int64_t>(pieces.size()), operand.grad_rows && fused_.serial);
     }
   }
 

@@ -22,9 +22,13 @@
 // Of a multiprocessor at least; told to the compiler, which otherwise spills a few registers for one more.
 #define LN_RESIDENT_BLOCKS 2
 
-// Before a loop: unrolling it would take registers and bring nothing.
+// Before a loop: LN_UNROLL where arrays are indexed by its counter, so that they stay in registers; LN_NO_UNROLL where
+// unrolling would take registers and bring nothing.
 #ifndef LN_EMULATOR
+#define LN_UNROLL _Pragma("unroll")
 #define LN_NO_UNROLL _Pragma("unroll 1")
+#define LN_UNROLL_BY(times) LN_PRAGMA(unroll times)
+#define LN_PRAGMA(text) _Pragma(#text)
 #define LN_KERNEL_ENTRY(name, Args) extern "C" __global__ void name(const __grid_constant__ Args args)
 #define LN_BOUNDED_ENTRY(name, Args, threads) \
   extern "C" __global__ void __launch_bounds__(threads, LN_RESIDENT_BLOCKS) name(const __grid_constant__ Args args)
@@ -33,7 +37,9 @@
   extern __shared__ __align__(16) char name##_bytes[]; \
   T* name = reinterpret_cast<T*>(name##_bytes)
 #else
+#define LN_UNROLL
 #define LN_NO_UNROLL
+#define LN_UNROLL_BY(times)
 #define LN_BOUNDED_ENTRY(name, Args, threads) LN_KERNEL_ENTRY(name, Args)
 #endif
 
@@ -90,6 +96,13 @@ LN_DEVICE const T* row_value(const Piece& piece, int64_t row) {
 template <class T>
 LN_DEVICE T* row_grad(const Piece& piece, int64_t row) {
   return static_cast<T*>(piece.grad) + row * piece.ld;
+}
+
+// Where an element is that is counted row by row.
+LN_DEVICE int64_t offset_of(const Piece& piece, int64_t element) {
+  if (piece.rows == 1 || piece.ld == piece.cols) return element;
+  const int64_t row = element / piece.cols;
+  return row * piece.ld + element - row * piece.cols;
 }
 
 // 16 bytes of elements: what one access moves at best.
@@ -166,6 +179,18 @@ struct Max {
   }
 };
 
+// The smallest of integers.
+struct First {
+  template <class T>
+  LN_DEVICE T identity() {
+    return INT64_MAX;
+  }
+  template <class T>
+  LN_DEVICE T combine(T a, T b) {
+    return b < a ? b : a;
+  }
+};
+
 // Over the lanes of a warp, all of which take part; every lane gets the result.
 template <class Fold, class T>
 LN_DEVICE T fold_warp(T x) {
@@ -183,6 +208,19 @@ LN_DEVICE T fold_block(T x) {
   const int warps = static_cast<int>(blockDim.x) / kWarp;
   x = lane() < warps ? partial[lane()] : Fold::template identity<T>();
   return fold_warp<Fold>(x);
+}
+
+// Over the warps of a block, lane by lane; every thread gets its lane's result.
+template <class Fold, class T>
+LN_DEVICE T fold_over_warps(T x) {
+  LN_SHARED(T, partial, kThreads);
+  __syncthreads();  // those of an earlier call are read
+  partial[threadIdx.x] = x;
+  __syncthreads();
+  x = partial[lane()];
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  for (int k = 1; k < warps; ++k) x = Fold::combine(x, partial[k * kWarp + lane()]);
+  return x;
 }
 
 // f(0) + ... + f(count - 1) and the like, the elements dealt to the lanes of a warp.
