@@ -36,7 +36,7 @@ int ln_plan_get(const ln_graph* graph, int64_t plan, ln_plan_summary* out) {
             bound,
             chosen.value_bytes,
             core.options.train ? chosen.value_bytes : 0,
-            std::max(chosen.scratch_bytes, chosen.shared_scratch_bytes),
+            std::max({chosen.scratch_bytes, chosen.shared_scratch_bytes, chosen.apart_scratch_bytes}),
             chosen.peak_bytes,
             chosen.gathered_bytes,
             chosen.read_bytes,

@@ -1,8 +1,8 @@
 // What runs kernels on one device, and its memory. The planner and the executor know nothing else of a device.
 //
-// Work is done in the order in which it is asked for, but perhaps later: only read(), read_rows() and the functions
-// that return a number wait for it. Memory may therefore be given back, and used again, as soon as the last work on it
-// was asked for. Arrays that describe work (pieces, runs, batches) are the caller's again at once.
+// Work is done in the order in which it is asked for, but perhaps later: only read(), read_rows(), settle(), finish()
+// and the functions that return a number wait for it. Memory may therefore be given back, and used again, as soon as
+// the last work on it was asked for. Arrays that describe work (pieces, runs, batches) are the caller's again at once.
 #pragma once
 
 #include <cstddef>
@@ -42,18 +42,24 @@ class Backend {
   virtual ~Backend() = default;
   virtual const char* name() const = 0;  // as a user writes it
   virtual MemoryResource& memory() = 0;
-  // Whether kernels may add to gradients that share memory, in turn. Where not, they never see such.
+
+  // Whether kernels may add to gradients that share memory, which they do one after another where Operand::overlapping
+  // and Fused::serial say so. Where not, they never see any: what the operands of one call would share lies apart, and
+  // is brought together by scatter_add(); and a gradient that nobody wants is null, not memory that nobody reads.
   virtual bool adds_in_turn() const = 0;
-  // Whether forward of early operators makes gradients, see Batch::early.
+  // Whether forward of early operators makes gradients already; else Batch::kept and Batch::early are null.
   virtual bool makes_early_gradients() const = 0;
-  virtual void settle() = 0;      // waits until each Fault of the work so far is filled in
-  virtual void finish() = 0;      // waits until the work so far is done
-  virtual void begin_step() = 0;  // a graph starts over: the same work may follow as the last time
 
   // The kernels of the operator table.
   virtual void forward(int dtype, const Batch& batch) = 0;
   virtual void backward(int dtype, const Batch& batch) = 0;
   virtual void shared(int dtype, const Batch& batch) = 0;
+  // Waits until all that kernels found wrong stands in the faults of their batches, which must exist until then.
+  virtual void settle() = 0;
+  // Waits for all work.
+  virtual void finish() = 0;
+  // A graph starts over: the same work may follow as the last time.
+  virtual void begin_step() = 0;
 
   // Copies pieces of equal cols one below another into a matrix with row stride `ld`.
   virtual void gather(int dtype, const Piece* pieces, int64_t count, void* matrix, int64_t ld) = 0;

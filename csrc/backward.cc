@@ -99,6 +99,7 @@ class Backward {
 
   // All memory before any kernel runs, so that running out of it leaves every gradient untouched.
   void place_gradients() {
+    const bool sinks = graph_.backend.adds_in_turn();
     std::size_t sink_bytes = 0;
     int64_t scratch_bytes = 0;
     place_buffers();
@@ -107,7 +108,7 @@ class Backward {
       if (node.root != id) continue;
       node.grad = nullptr;
       if (!node.has(kReached) || node.signature < 0) continue;
-      if (node.has(kRequiresGrad)) sink_bytes = std::max(sink_bytes, unwanted_bytes(node));
+      if (sinks && node.has(kRequiresGrad)) sink_bytes = std::max(sink_bytes, unwanted_bytes(node));
     }
     for (int32_t id = 0; id < nodes_.size(); ++id) {
       NodeRecord& node = nodes_[id];
@@ -118,9 +119,11 @@ class Backward {
     }
     place_sources();
     for (auto& round : graph_.rounds)
-      scratch_bytes = std::max({scratch_bytes, round->scratch_bytes, round->shared_scratch_bytes});
+      scratch_bytes =
+          std::max({scratch_bytes, round->scratch_bytes, round->shared_scratch_bytes, round->apart_scratch_bytes});
     scratch_ = graph_.allocate(scratch_bytes + sink_bytes, "gathered operands of backward", nullptr);
     builder_.scratch.place(scratch_, scratch_bytes);
+    if (!sinks) return;
     builder_.sink = static_cast<char*>(scratch_) + scratch_bytes;
     graph_.backend.zero(builder_.sink, sink_bytes);
   }
@@ -235,15 +238,19 @@ class Backward {
     const CellUse& use = graph_.cell_of(planned.signature);
     const int32_t* first = plan.schedule.order.data() + planned.begin;
     for_active_runs(plan, planned, [&](const int32_t* members, int64_t count) {
-      const bool overlapping = builder_.build_inputs(members, count, true, &inputs_);
+      const bool overlapping = builder_.build_inputs(members, count, true, planned.meeting, &inputs_);
       const int64_t begin = row_of(planned, first, members), end = row_of(planned, first, members + count);
       builder_.scratch.reset();
       char* passing = builder_.scratch.take(static_cast<std::size_t>((end - begin) * use.cell->passing_grad_cols) *
                                             graph_.element_bytes());
+      char* apart = nullptr;
+      if (overlapping && !graph_.backend.adds_in_turn())
+        apart = builder_.scratch.take(static_cast<std::size_t>(
+            use.cell->argument_bytes(end - begin, static_cast<int64_t>(graph_.element_bytes()))));
       {
         Measure measure(graph_, kOp_cell, false, count);
         CellRun(graph_, *use.cell, use, plan.buffers[planned.buffer], begin, end, builder_.weights())
-            .backward(inputs_, overlapping, passing);
+            .backward(inputs_, overlapping, passing, apart);
       }
       if (graph_.anomaly) check_backward(graph_, members, count);
     });
@@ -274,8 +281,9 @@ class Backward {
     if (planned.op == kOp_cell) return run_cells(plan, planned);
     for_active_runs(plan, planned, [&](const int32_t* members, int64_t count) {
       const bool whole = count == planned.end - planned.begin;
-      const Batch* batch = whole ? &builder_.build(plan, planned, Phase::kBackward)
-                                 : &builder_.build(members, count, planned.signature, Phase::kBackward);
+      const Batch* batch = whole
+                               ? &builder_.build(plan, planned, Phase::kBackward)
+                               : &builder_.build(members, count, planned.signature, Phase::kBackward, planned.meeting);
       if (!whole && op_info(planned.op).early) {
         const int64_t row = row_of(planned, plan.schedule.order.data() + planned.begin, members);
         batch = &builder_.point_at_early(plan.buffers[planned.buffer], row, false);
@@ -313,7 +321,7 @@ class Backward {
       } else {
         Batch shared = batch;
         add_sparse_table(members[0], &shared);
-        graph_.backend.shared(graph_.options.dtype, shared);
+        run_shared_kernel(graph_.backend, graph_.options.dtype, shared);
       }
     }
     if (graph_.anomaly) check_backward(graph_, members, count);

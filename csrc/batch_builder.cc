@@ -22,42 +22,6 @@ char* Scratch::take(std::size_t bytes) {
   return result;
 }
 
-void OverlapCheck::start() {
-  ++current_;
-  overlapping_ = false;
-  views_.clear();
-}
-
-void OverlapCheck::add(int32_t id) {
-  const NodeRecord& node = nodes_[id];
-  if (node.root == id) {
-    if (stamp_[id] == current_) overlapping_ = true;
-    stamp_[id] = current_;
-    return;
-  }
-  const NodeRecord& root = nodes_[node.root];
-  const bool grid = root.cols > 0 && node.ld == root.cols;
-  views_.push_back(grid ? View{node.root, node.offset / root.cols, node.rows, node.offset % root.cols, node.cols}
-                        : View{node.root, 0, root.rows, 0, root.cols});
-}
-
-bool OverlapCheck::finish() {
-  if (overlapping_ || views_.empty()) return overlapping_;
-  std::sort(views_.begin(), views_.end(), [](const View& a, const View& b) { return a.root < b.root; });
-  for (std::size_t begin = 0, end; begin < views_.size(); begin = end) {
-    for (end = begin; end < views_.size() && views_[end].root == views_[begin].root;) ++end;
-    if (stamp_[views_[begin].root] == current_ || end - begin > kCompared) return true;
-    for (std::size_t i = begin; i < end; ++i)
-      for (std::size_t j = begin; j < i; ++j)
-        if (meet(views_[i], views_[j])) return true;
-  }
-  return false;
-}
-
-bool OverlapCheck::meet(const View& a, const View& b) {
-  return a.row < b.row + b.rows && b.row < a.row + a.rows && a.col < b.col + b.cols && b.col < a.col + a.cols;
-}
-
 // ---- from what the plan knows
 
 const Batch& BatchBuilder::build(const Plan& plan, const BatchPlan& planned, Phase phase) {
@@ -65,7 +29,7 @@ const Batch& BatchBuilder::build(const Plan& plan, const BatchPlan& planned, Pha
   const int64_t count = planned.end - planned.begin;
   const bool runs = planned.run_end > planned.run_begin;
   if (!matrices_suffice(plan, planned, phase)) {
-    build(members, count, planned.signature, phase);
+    build(members, count, planned.signature, phase, planned.meeting);
     return op_->early ? point_at_early(plan.buffers[planned.buffer], planned.row_begin, true) : batch_;
   }
   start(planned.signature, count, nodes_[members[0]]);
@@ -86,6 +50,8 @@ void BatchBuilder::start(int32_t signature, int64_t members, const NodeRecord& f
   batch_.attributes = graph_.signatures.attributes(signature);
   batch_.broadcast = graph_.signatures.broadcast(signature);
   batch_.argument_count = op_->maximum_arguments < 0 ? 1 : first.argument_count;
+  checks_ = meeting_ = false;
+  layout_.clear();
 }
 
 // Whether the plan says all: stretches of a flat operator, or one matrix an operand, and where gradients go.
@@ -93,6 +59,7 @@ bool BatchBuilder::matrices_suffice(const Plan& plan, const BatchPlan& planned, 
   const OpInfo& op = op_info(planned.op);
   const bool runs = planned.run_end > planned.run_begin;
   if (!runs && !op.matrices) return false;
+  if (phase == Phase::kBackward && planned.meeting) return false;
   for (int32_t i = planned.operand_begin; i < planned.operand_end; ++i) {
     const OperandPlan& operand = plan.operands[i];
     if (operand.mode == OperandMode::kShared) continue;
@@ -204,17 +171,22 @@ const Batch* BatchBuilder::build_shared(const Plan& plan, const std::vector<int3
 
 // ---- member by member
 
-const Batch& BatchBuilder::build(const int32_t* members, int64_t count, int32_t signature, Phase phase) {
+const Batch& BatchBuilder::build(const int32_t* members, int64_t count, int32_t signature, Phase phase, bool meeting) {
   start(signature, count, nodes_[members[0]]);
   members_ = members;
   phase_ = phase;
   const bool list = op_->maximum_arguments < 0;
   reserve_pieces(list);
   build_result();
-  overlap_.start();
+  checks_ = phase == Phase::kBackward && (adds_in_turn_ || meeting);
+  if (checks_) overlap_.start();
   for (int k = 0; k < batch_.argument_count; ++k) build_argument(k, list);
-  const bool overlapping = phase == Phase::kBackward && overlap_.finish();
-  for (int k = 0; k < batch_.argument_count; ++k) batch_.arguments[k].overlapping |= overlapping;
+  const bool overlapping = checks_ && overlap_.finish();
+  meeting_ = overlapping && !adds_in_turn_;
+  if (meeting_)
+    keep_apart();
+  else
+    for (int k = 0; k < batch_.argument_count; ++k) batch_.arguments[k].overlapping |= overlapping;
   build_payload();
   if (op_->scratch_rule) take_working_memory();
   return batch_;
@@ -298,7 +270,7 @@ void BatchBuilder::build_argument(int k, bool list) {
     begin_[members] = static_cast<int32_t>(operand.count);
     operand.begin = begin_.data();
   }
-  operand.overlapping = sinks > 1;
+  operand.overlapping = sink && sinks > 1;
   operand.matrix = values.matrix();
   if (info.packed)
     pack(k, values, grads);
@@ -318,17 +290,27 @@ void BatchBuilder::join_gradients(int k, const MatrixScan& grads) {
 void BatchBuilder::pack(int k, const MatrixScan& values, const MatrixScan& grads) {
   Operand& operand = batch_.arguments[k];
   const std::size_t bytes = values.elements() * size_;
-  if (!operand.matrix.value && phase_ != Phase::kBackward) {
+  Piece direct = grads.matrix();
+  // Backward reads values only where it makes what forward has not kept; both matrices then have one stride.
+  const bool again = phase_ == Phase::kBackward && op_->early && !graph_.backend.makes_early_gradients();
+  if (again && !(operand.matrix.value && direct.value)) {
+    if (operand.matrix.ld != operand.matrix.cols) operand.matrix.value = nullptr;
+    if (direct.ld != direct.cols) direct.value = nullptr;
+  }
+  if (!operand.matrix.value && (phase_ != Phase::kBackward || again)) {
+    if (graph_.profiling) graph_.backend.finish();
     const double start = graph_.profiling ? now() : 0;
     operand.matrix.value = scratch.take(bytes);
     operand.matrix.ld = operand.matrix.cols;
     graph_.backend.gather(graph_.options.dtype, operand.pieces, operand.count, operand.matrix.value, operand.matrix.ld);
     ++gathers;
     gathered_bytes += static_cast<int64_t>(bytes);
-    if (graph_.profiling) gather_seconds += now() - start;
+    if (graph_.profiling) {
+      graph_.backend.finish();
+      gather_seconds += now() - start;
+    }
   }
   if (!operand.wants_grad) return;
-  const Piece direct = grads.matrix();
   direct_grad_[k] = direct.value;
   operand.matrix.grad = direct.value;
   operand.matrix.ld = direct.ld;
@@ -336,6 +318,43 @@ void BatchBuilder::pack(int k, const MatrixScan& values, const MatrixScan& grads
     operand.matrix.grad = scratch.take(bytes);
     operand.matrix.ld = operand.matrix.cols;
     graph_.backend.zero(operand.matrix.grad, bytes);
+  }
+}
+
+// Gives gradients that would share memory memory of their own; scatter() adds them to where they belong.
+void BatchBuilder::keep_apart() {
+  apart_.clear();
+  for (int k = 0; k < batch_.argument_count; ++k) {
+    Operand& operand = batch_.arguments[k];
+    if (!operand.wants_grad || op_->arguments[k].packed) continue;
+    const bool list = operand.begin != nullptr;
+    Piece* piece = pieces_.data() + (operand.pieces - pieces_.data());
+    const std::size_t before = apart_.size();
+    for (int64_t i = 0; i < batch_.members; ++i) {
+      const NodeRecord& node = nodes_[members_[i]];
+      const int32_t* ids = nodes_.arguments_of(node) + (list ? 0 : k);
+      for (const int32_t* end = ids + (list ? node.argument_count : 1); ids != end; ++ids, ++piece) {
+        if (!piece->grad || !overlap_.meets(nodes_[*ids].root)) continue;
+        apart_.emplace_back(piece, layout_.add(piece->rows, piece->cols, piece->ld));
+      }
+    }
+    if (apart_.size() > before) operand.matrix.value = operand.matrix.grad = nullptr;
+  }
+  apart_memory_.clear();
+  std::size_t bytes = 0;
+  for (const ApartLayout::Group& group : layout_.groups()) {
+    apart_memory_.push_back(scratch.take(static_cast<std::size_t>(group.bytes(size_))));
+    bytes += static_cast<std::size_t>(group.bytes(size_));
+  }
+  if (apart_memory_.empty()) return;
+  graph_.backend.zero(apart_memory_[0], bytes);  // one group lies behind another
+  if (apart_targets_.size() < apart_memory_.size()) apart_targets_.resize(apart_memory_.size());
+  for (std::vector<Piece>& targets : apart_targets_) targets.clear();
+  for (const auto& [piece, place] : apart_) {
+    const ApartLayout::Group& group = layout_.groups()[place.group];
+    apart_targets_[place.group].push_back(*piece);
+    piece->ld = group.ld;
+    piece->grad = apart_memory_[place.group] + place.row * group.ld * size_;
   }
 }
 
@@ -350,7 +369,7 @@ char* BatchBuilder::grad_of(int32_t id, int64_t* sinks) {
     ++*sinks;
     return sink;
   }
-  overlap_.add(id);
+  if (checks_) overlap_.add(id);
   char* grad = nodes_[node.root].grad;
   return grad ? grad + node.offset * size_ : nullptr;  // null: a sparse table
 }
@@ -372,10 +391,12 @@ void BatchBuilder::build_payload() {
   batch_.payload = payload_.data();
 }
 
-bool BatchBuilder::build_inputs(const int32_t* members, int64_t count, bool backward, std::vector<Piece>* inputs) {
+bool BatchBuilder::build_inputs(const int32_t* members, int64_t count, bool backward, bool meeting,
+                                std::vector<Piece>* inputs) {
   const int32_t arguments = nodes_[members[0]].argument_count;
   inputs->resize(static_cast<std::size_t>(count * arguments));
-  overlap_.start();
+  const bool checks = backward && (adds_in_turn_ || meeting);
+  if (checks) overlap_.start();
   for (int64_t i = 0; i < count; ++i) {
     const int32_t* ids = nodes_.arguments_of(nodes_[members[i]]);
     for (int32_t k = 0; k < arguments; ++k) {
@@ -384,10 +405,10 @@ bool BatchBuilder::build_inputs(const int32_t* members, int64_t count, bool back
       // A cell may have arguments that the loss does not depend on.
       if (!backward || !nodes_[ids[k]].has(kRequiresGrad) || !nodes_[ids[k]].has(kReached)) continue;
       piece.grad = nodes_.root_of(ids[k]).grad + nodes_[ids[k]].offset * size_;
-      overlap_.add(ids[k]);
+      if (checks) overlap_.add(ids[k]);
     }
   }
-  return backward && overlap_.finish();
+  return checks && overlap_.finish();
 }
 
 void BatchBuilder::scatter(const Batch& batch) {
@@ -395,7 +416,35 @@ void BatchBuilder::scatter(const Batch& batch) {
     const Operand& operand = batch.arguments[k];
     if (!op_->arguments[k].packed || !operand.wants_grad || operand.matrix.grad == direct_grad_[k]) continue;
     graph_.backend.scatter_add(graph_.options.dtype, operand.matrix.grad, operand.matrix.ld, operand.pieces,
-                               operand.count, operand.overlapping);
+                               operand.count, operand.overlapping || meeting_);
+  }
+  for (std::size_t g = 0; g < layout_.groups().size(); ++g)
+    graph_.backend.scatter_add(graph_.options.dtype, apart_memory_[g], layout_.groups()[g].ld, apart_targets_[g].data(),
+                               static_cast<int64_t>(apart_targets_[g].size()), true);
+}
+
+void run_shared_kernel(Backend& backend, int dtype, const Batch& batch) {
+  // The gradients of two shared arguments, from their first byte to their last.
+  const auto meet = [&](int a, int b) {
+    if (!batch.arguments[a].wants_grad || !batch.arguments[b].wants_grad) return false;
+    const auto range = [&](int k) {
+      const Piece& piece = batch.arguments[k].pieces[0];
+      const auto* begin = static_cast<const char*>(piece.grad);
+      const int64_t elements = piece.rows > 0 ? (piece.rows - 1) * piece.ld + piece.cols : 0;
+      return std::pair(begin, begin + elements * static_cast<int64_t>(element_size(dtype)));
+    };
+    return range(a).first < range(b).second && range(b).first < range(a).second;
+  };
+  bool meeting = false;
+  if (!backend.adds_in_turn())
+    for (int k = 1; k < batch.argument_count; ++k)
+      for (int j = 0; j < k; ++j) meeting = meeting || meet(j, k);
+  if (!meeting) return backend.shared(dtype, batch);
+  for (int k = 0; k < batch.argument_count; ++k) {
+    if (!batch.arguments[k].wants_grad) continue;
+    Batch one = batch;
+    for (int j = 0; j < batch.argument_count; ++j) one.arguments[j].wants_grad = j == k;
+    backend.shared(dtype, one);
   }
 }
 

@@ -4,39 +4,18 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "graph.h"
 #include "kernel.h"
+#include "overlap_check.h"
 #include "weight_cache.h"
 
 namespace lazynet {
 
 // kShared: the gradients of shared arguments, for all batches of a signature at once.
 enum class Phase { kForward, kBackward, kShared };
-
-// Tells whether pieces that get gradients share memory. Views of one node do only where they overlap.
-class OverlapCheck {
- public:
-  explicit OverlapCheck(const NodeStore& nodes) : nodes_(nodes), stamp_(nodes.records.size(), 0) {}
-  void start();
-  void add(int32_t id);
-  bool finish();
-
- private:
-  static constexpr std::size_t kCompared = 64;
-  struct View {
-    int32_t root;
-    int64_t row, rows, col, cols;
-  };
-  static bool meet(const View& a, const View& b);
-
-  const NodeStore& nodes_;
-  std::vector<int32_t> stamp_;
-  int32_t current_ = 0;
-  bool overlapping_ = false;
-  std::vector<View> views_;
-};
 
 // Scratch memory that one kernel call uses and the next one reuses.
 class Scratch {
@@ -56,18 +35,22 @@ class Scratch {
 class BatchBuilder {
  public:
   explicit BatchBuilder(Graph& graph)
-      : graph_(graph), nodes_(graph.nodes), size_(static_cast<int64_t>(graph.element_bytes())), overlap_(graph.nodes) {}
+      : graph_(graph),
+        nodes_(graph.nodes),
+        size_(static_cast<int64_t>(graph.element_bytes())),
+        adds_in_turn_(graph.backend.adds_in_turn()),
+        overlap_(graph.nodes, !adds_in_turn_) {}
   ~BatchBuilder() { graph_.weights.end_run(); }
   BatchBuilder(const BatchBuilder&) = delete;
   BatchBuilder& operator=(const BatchBuilder&) = delete;
 
   Scratch scratch;
-  char* sink = nullptr;  // where gradients go that nobody wants
+  char* sink = nullptr;  // where gradients go that nobody wants; null where kernels are to leave them out
 
   // A whole batch of a plan. What the plan knows of it is not looked up again, member by member.
   const Batch& build(const Plan& plan, const BatchPlan& planned, Phase phase);
-  // Any members of one signature.
-  const Batch& build(const int32_t* members, int64_t count, int32_t signature, Phase phase);
+  // Any members of one signature. `meeting`: as the plan says of them, or of more of the signature, see BatchPlan.
+  const Batch& build(const int32_t* members, int64_t count, int32_t signature, Phase phase, bool meeting = false);
   // Of the batch just built, an early operator's: where its early gradients are. `row`: the first member's, among those
   // of the signature; `all`: the batch holds all members of the signature, or is a forward one.
   const Batch& point_at_early(const BufferPlan& buffer, int64_t row, bool all);
@@ -76,10 +59,10 @@ class BatchBuilder {
   const Batch* build_shared(const Plan& plan, const std::vector<int32_t>& batches);
 
   // The arguments of cells: those of one position in the cell after another. Returns whether gradients share memory.
-  bool build_inputs(const int32_t* members, int64_t count, bool backward, std::vector<Piece>* inputs);
+  bool build_inputs(const int32_t* members, int64_t count, bool backward, bool meeting, std::vector<Piece>* inputs);
   WeightCache* weights() { return &graph_.weights; }
 
-  // After a backward kernel: adds gathered gradients to where they belong.
+  // After a backward kernel: adds gathered gradients, and those that were kept apart, to where they belong.
   void scatter(const Batch& batch);
 
   int64_t gathered_bytes = 0, gathers = 0;
@@ -96,6 +79,7 @@ class BatchBuilder {
   void build_argument(int k, bool list);
   void join_gradients(int k, const MatrixScan& grads);
   void pack(int k, const MatrixScan& values, const MatrixScan& grads);
+  void keep_apart();
   Piece piece_of(int32_t id) const;
   char* grad_of(int32_t id, int64_t* sinks);
   bool any_requires_grad(int k, bool list) const;
@@ -105,6 +89,7 @@ class BatchBuilder {
   Graph& graph_;
   const NodeStore& nodes_;
   const int64_t size_;
+  const bool adds_in_turn_;
   const OpInfo* op_ = nullptr;
   const int32_t* members_ = nullptr;
   Phase phase_ = Phase::kForward;
@@ -116,6 +101,16 @@ class BatchBuilder {
   std::vector<const int64_t*> payload_;
   void* direct_grad_[4] = {};
   OverlapCheck overlap_;
+  bool checks_ = false;   // whether gradients at hand share memory
+  bool meeting_ = false;  // they do, and kernels must not see it
+  // The gradients that a kernel is given apart: where they are and where they belong, group by group.
+  ApartLayout layout_;
+  std::vector<std::pair<Piece*, ApartLayout::Place>> apart_;
+  std::vector<char*> apart_memory_;
+  std::vector<std::vector<Piece>> apart_targets_;
 };
+
+// The backend's shared(). Gradients of several shared arguments that share memory take turns, if they must.
+void run_shared_kernel(Backend& backend, int dtype, const Batch& batch);
 
 }  // namespace lazynet

@@ -256,6 +256,13 @@ Shape Cell::shape(const Shape* arguments, int count) const {
        " are required");
 }
 
+int64_t Cell::argument_bytes(int64_t rows, int64_t element_size) const {
+  int64_t bytes = 0;
+  for (const int32_t input : inputs)
+    if (values[input].place == CellValue::Place::kArgument) bytes += aligned(rows * values[input].cols * element_size);
+  return bytes;
+}
+
 std::string Cell::text(const std::vector<CellStep>& shown) const {
   std::ostringstream out;
   auto name_of = [&](int32_t value) {

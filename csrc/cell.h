@@ -83,6 +83,8 @@ class Cell {
   // Of a call; throws Error(LN_SHAPE_ERROR) unless the arguments have the columns that were traced and equal rows.
   Shape shape(const Shape* arguments, int count) const;
   std::string text(const std::vector<CellStep>& shown) const;
+  // Of matrices with the rows of inputs that are left where they are.
+  int64_t argument_bytes(int64_t rows, int64_t element_size) const;
   // Whether both do exactly the same.
   bool same_program(const Cell& other) const;
 };

@@ -1,6 +1,7 @@
 #include "cell_run.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace lazynet {
 
@@ -170,18 +171,25 @@ void CellRun::for_batches(const CellStep& step, bool backward, const Function& r
 void CellRun::point_at_rows(const std::vector<Piece>& inputs, bool backward) {
   const std::size_t count = cell_.inputs.size(), rows = static_cast<std::size_t>(rows_);
   const std::size_t members = inputs.size() / std::max<std::size_t>(count, 1);
+  if (apart_) graph_.backend.zero(apart_, static_cast<std::size_t>(cell_.argument_bytes(rows_, size_)));
+  char* apart = apart_;
   value_rows_.resize(count * rows);
   grad_rows_.assign(backward ? count * rows : 0, nullptr);
   for (std::size_t k = 0; k < count; ++k) {
-    if (cell_.values[cell_.inputs[k]].place != CellValue::Place::kArgument) continue;
+    const CellValue& input = cell_.values[cell_.inputs[k]];
+    if (input.place != CellValue::Place::kArgument) continue;
+    const int64_t row_bytes = input.cols * size_;
     std::size_t row = k * rows;
     for (std::size_t i = 0; i < members; ++i) {
       const Piece& piece = inputs[k * members + i];
       for (int64_t r = 0; r < piece.rows; ++r, ++row) {
         value_rows_[row] = static_cast<char*>(piece.value) + r * piece.ld * size_;
-        if (backward && piece.grad) grad_rows_[row] = static_cast<char*>(piece.grad) + r * piece.ld * size_;
+        if (!backward || !piece.grad) continue;
+        grad_rows_[row] = apart_ ? apart + static_cast<int64_t>(row - k * rows) * row_bytes
+                                 : static_cast<char*>(piece.grad) + r * piece.ld * size_;
       }
     }
+    if (apart_) apart += aligned(rows_ * row_bytes);
   }
 }
 
@@ -235,7 +243,7 @@ Fused CellRun::fused(const CellStep& step, bool backward) {
           results_.data(),
           static_cast<int>(results_.size()),
           step.registers,
-          backward && overlapping_};
+          backward && overlapping_ && !apart_};
 }
 
 void CellRun::forward(const std::vector<Piece>& inputs, char* kept) {
@@ -262,8 +270,9 @@ void CellRun::forward(const std::vector<Piece>& inputs, char* kept) {
   }
 }
 
-void CellRun::backward(const std::vector<Piece>& inputs, bool overlapping, char* passing) {
+void CellRun::backward(const std::vector<Piece>& inputs, bool overlapping, char* passing, char* apart) {
   passing_ = passing;
+  apart_ = apart;
   overlapping_ = overlapping;
   point_at_rows(inputs, true);
   Backend& backend = graph_.backend;
@@ -277,7 +286,7 @@ void CellRun::backward(const std::vector<Piece>& inputs, bool overlapping, char*
       add_parameter_gradients(*step);
       continue;
     }
-    for_batches(*step, true, [&](const Batch& batch) { backend.backward(dtype, batch); });
+    for_batches(*step, true, [&](const Batch& batch) { step_backward(*step, batch); });
     // The gradients of linears' weights are made for all batches at once, see weight_gradients().
     if (step->op == kOp_linear || !op_info(step->op).has_shared) continue;
     Batch batch{};
@@ -285,13 +294,50 @@ void CellRun::backward(const std::vector<Piece>& inputs, bool overlapping, char*
     for (int k = 0; k < batch.argument_count; ++k)
       batch.arguments[k].wants_grad =
           op_info(step->op).arguments[k].role == Role::kShared && wants_gradient(step->arguments[k]);
-    backend.shared(dtype, batch);
+    run_shared_kernel(backend, dtype, batch);
   }
+  scatter(inputs);
+}
+
+// A list may hold a value more than once: where the backend does not add in turn, each time is a call of its own.
+void CellRun::step_backward(const CellStep& step, const Batch& batch) {
+  Backend& backend = graph_.backend;
+  const int dtype = graph_.options.dtype;
+  if (backend.adds_in_turn() || !batch.arguments[0].begin) return backend.backward(dtype, batch);
+  const auto meet = [&](int32_t a, int32_t b) {
+    const CellValue &x = cell_.values[a], &y = cell_.values[b];
+    return x.root == y.root && x.col < y.col + y.cols && y.col < x.col + x.cols;
+  };
+  const std::size_t count = step.arguments.size();
+  std::vector<void*> grads;
+  for (std::size_t k = 0; k < count; ++k) grads.push_back(std::exchange(pieces_[k].grad, nullptr));
+  for (std::size_t begin = 0, end = 0; begin < count; begin = end) {
+    bool apart = true;
+    for (; end < count; ++end) {
+      for (std::size_t k = begin; k < end; ++k) apart = apart && !meet(step.arguments[k], step.arguments[end]);
+      if (!apart) break;
+      pieces_[end].grad = grads[end];
+    }
+    backend.backward(dtype, batch);
+    for (std::size_t k = begin; k < end; ++k) pieces_[k].grad = nullptr;
+  }
+}
+
+// Adds the gradients of inputs that are not where they belong.
+void CellRun::scatter(const std::vector<Piece>& inputs) {
   const auto members = static_cast<int64_t>(inputs.size() / std::max<std::size_t>(cell_.inputs.size(), 1));
+  char* apart = apart_;
   for (std::size_t k = 0; k < cell_.inputs.size(); ++k) {
     const int32_t value = cell_.inputs[k];
-    if (cell_.root_of(value).place != CellValue::Place::kKept) continue;
-    backend.scatter_add(dtype, gradient(value), gradient_ld(value), inputs.data() + k * members, members, overlapping);
+    const Piece* to = inputs.data() + k * members;
+    const int64_t cols = cell_.values[value].cols;
+    const CellValue::Place place = cell_.root_of(value).place;
+    if (place == CellValue::Place::kKept) {
+      graph_.backend.scatter_add(graph_.options.dtype, gradient(value), gradient_ld(value), to, members, overlapping_);
+    } else if (place == CellValue::Place::kArgument && apart) {
+      graph_.backend.scatter_add(graph_.options.dtype, apart, cols, to, members, overlapping_);
+      apart += aligned(rows_ * cols * size_);
+    }
   }
 }
 
@@ -319,7 +365,7 @@ void CellRun::add_weight_gradients(const CellStep& linear) {
   fill(&batch, linear, true);
   batch.arguments[0].wants_grad = false;
   for (int k = 1; k < batch.argument_count; ++k) batch.arguments[k].wants_grad = wants_gradient(linear.arguments[k]);
-  graph_.backend.shared(graph_.options.dtype, batch);
+  run_shared_kernel(graph_.backend, graph_.options.dtype, batch);
 }
 
 }  // namespace lazynet

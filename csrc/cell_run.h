@@ -17,9 +17,10 @@ class CellRun {
 
   // `kept`: where values go, for inference; null: to the buffer's.
   void forward(const std::vector<Piece>& inputs, char* kept);
-  // From the result's gradients to those of the inputs, which are added to; `passing`: scratch memory.
+  // From the result's gradients to those of the inputs, which are added to. `passing`: scratch memory; `apart`: the
+  // same, for gradients of inputs that share memory where kernels must not see it, else null.
   // Gradients of parameters that are read elementwise are added to as well.
-  void backward(const std::vector<Piece>& inputs, bool overlapping, char* passing);
+  void backward(const std::vector<Piece>& inputs, bool overlapping, char* passing, char* apart);
   // Adds the gradients of weights, from what backward has left for these rows.
   void weight_gradients();
 
@@ -28,6 +29,8 @@ class CellRun {
   void* gradient(int32_t value) const;
   int64_t gradient_ld(int32_t value) const;
   void point_at_rows(const std::vector<Piece>& inputs, bool backward);
+  void step_backward(const CellStep& step, const Batch& batch);
+  void scatter(const std::vector<Piece>& inputs);
   void fill(Batch* batch, const CellStep& step, bool backward);
   bool fill_stacked(Batch* batch, const CellStep& step, bool backward);
   Piece side_by_side(const CellStep& step, int argument, int64_t* identity);
@@ -54,6 +57,7 @@ class CellRun {
   std::vector<const void*> value_rows_;  // of inputs that are not gathered, input after input
   std::vector<void*> grad_rows_;
   bool overlapping_ = false;
+  char* apart_ = nullptr;
 };
 
 }  // namespace lazynet

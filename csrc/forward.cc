@@ -1,3 +1,5 @@
+#include <deque>
+#include <utility>
 #include <vector>
 
 #include "anomaly.h"
@@ -59,6 +61,46 @@ void place_members(Graph& graph, const Plan& plan, const BatchPlan& batch) {
   }
 }
 
+// What kernels find wrong, batch by batch; they may tell it later than they are called.
+class Faults {
+ public:
+  explicit Faults(Graph& graph) : graph_(graph) {}
+  ~Faults() {
+    if (noted_.empty()) return;
+    try {
+      graph_.backend.settle();  // what is told has a place until then
+    } catch (...) {             // there is another error already
+    }
+  }
+  Faults(const Faults&) = delete;
+  Faults& operator=(const Faults&) = delete;
+
+  Fault* of_batch(const int32_t* members) {
+    noted_.push_back({Fault{}, members});
+    return &noted_.back().fault;
+  }
+  // Throws Error(LN_INDEX_ERROR) of the first, where there is one.
+  void report() {
+    graph_.backend.settle();
+    const std::deque<Noted> settled = std::move(noted_);
+    noted_.clear();
+    for (const auto& [fault, members] : settled) {
+      if (fault.member < 0) continue;
+      const int32_t id = members[fault.member];
+      fail(LN_INDEX_ERROR, op_info(graph_.nodes[id].op).name, ": id ", fault.id, " is read by node ",
+           graph_.describe(id), "; whole numbers of at least 0 and less than ", fault.limit, " are required");
+    }
+  }
+
+ private:
+  struct Noted {
+    Fault fault;
+    const int32_t* members;
+  };
+  Graph& graph_;
+  std::deque<Noted> noted_;  // which never moves them
+};
+
 // In inference: gives back what no later batch of the plan reads.
 void release_after(Graph& graph, Plan& plan, int32_t batch, const std::vector<std::vector<int32_t>>& ending) {
   for (int32_t index : ending[batch]) {
@@ -69,15 +111,15 @@ void release_after(Graph& graph, Plan& plan, int32_t batch, const std::vector<st
     for (int32_t i = writer.begin; i < writer.end; ++i) {
       NodeRecord& node = graph.nodes[plan.schedule.order[i]];
       node.flags &= static_cast<uint16_t>(~kComputed);
-      const int32_t* arguments = graph.nodes.arguments_of(node);
-      for (int32_t k = 0; k < node.argument_count; ++k) ++graph.readers[graph.nodes[arguments[k]].root];
     }
   }
 }
 
+// Nodes whose values stay have read their arguments.
 void forget_readers(Graph& graph, const Plan& plan) {
   for (int32_t id : plan.schedule.order) {
     const NodeRecord& node = graph.nodes[id];
+    if (!node.has(kComputed)) continue;
     const int32_t* arguments = graph.nodes.arguments_of(node);
     for (int32_t k = 0; k < node.argument_count; ++k) --graph.readers[graph.nodes[arguments[k]].root];
   }
@@ -93,7 +135,7 @@ void register_buffers(Graph& graph, Plan& plan) {
 void run_cell(Graph& graph, const Plan& plan, const BatchPlan& planned, BatchBuilder& builder) {
   const CellUse& use = graph.cell_of(planned.signature);
   std::vector<Piece> inputs;
-  builder.build_inputs(plan.schedule.order.data() + planned.begin, planned.end - planned.begin, false, &inputs);
+  builder.build_inputs(plan.schedule.order.data() + planned.begin, planned.end - planned.begin, false, false, &inputs);
   const int64_t rows = planned.row_end - planned.row_begin;
   char* kept = nullptr;
   if (graph.releases()) {
@@ -106,15 +148,11 @@ void run_cell(Graph& graph, const Plan& plan, const BatchPlan& planned, BatchBui
       .forward(inputs, kept);
 }
 
-[[noreturn]] void report(const Graph& graph, int32_t id, const Fault& fault) {
-  fail(LN_INDEX_ERROR, op_info(graph.nodes[id].op).name, ": id ", fault.id, " is read by node ", graph.describe(id),
-       "; whole numbers of at least 0 and less than ", fault.limit, " are required");
-}
-
 }  // namespace
 
 void run_forward(Graph& graph, Plan& plan) {
   ForwardGuard guard(graph, plan);
+  Faults faults(graph);
   BatchBuilder builder(graph);
   builder.scratch.place(guard.allocate_scratch(plan.scratch_bytes), plan.scratch_bytes);
   const bool keep = !graph.releases();
@@ -135,21 +173,21 @@ void run_forward(Graph& graph, Plan& plan) {
       run_cell(graph, plan, planned, builder);
     } else {
       Batch batch = builder.build(plan, planned, Phase::kForward);
-      Fault fault;
-      batch.fault = &fault;
-      {
-        Measure measure(graph, planned.op, true, count);
-        graph.backend.forward(graph.options.dtype, batch);
-      }
-      if (fault.member >= 0) report(graph, members[fault.member], fault);
+      batch.fault = faults.of_batch(members);
+      Measure measure(graph, planned.op, true, count);
+      graph.backend.forward(graph.options.dtype, batch);
     }
     if (graph.profiling) {
       graph.counters.profile[planned.op].gather_seconds += builder.gather_seconds;
       builder.gather_seconds = 0;
     }
-    if (graph.anomaly) check_forward(graph, members, count);
+    if (graph.anomaly) {
+      faults.report();
+      check_forward(graph, members, count);
+    }
     if (!keep) release_after(graph, plan, static_cast<int32_t>(b), ending);
   }
+  faults.report();
   if (!keep) forget_readers(graph, plan);
   register_buffers(graph, plan);
   graph.counters.statistics.nodes += static_cast<int64_t>(plan.schedule.order.size());

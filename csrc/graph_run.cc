@@ -128,7 +128,9 @@ std::string Graph::stable_text(int32_t signature) const {
 
 std::unique_ptr<Plan> Graph::plan_for(Schedule made) {
   Timer timer(&counters.statistics.plan_seconds);
-  return std::make_unique<Plan>(plan_memory(nodes, signatures, std::move(made), element_bytes(), readers));
+  return std::make_unique<Plan>(plan_memory(nodes, signatures, std::move(made),
+                                            {element_bytes(), backend.adds_in_turn(), backend.makes_early_gradients()},
+                                            readers));
 }
 
 void Graph::run(std::unique_ptr<Plan> plan) {

@@ -9,7 +9,7 @@ namespace lazynet {
 // One argument (or the result) of one member: rows x cols elements, rows `ld` elements apart.
 struct Piece {
   void* value;
-  void* grad;  // null in forward and where no gradient is wanted
+  void* grad;  // null in forward and where no gradient is wanted; see also Backend::adds_in_turn()
   int64_t rows;
   int64_t cols;
   int64_t ld;
@@ -60,7 +60,7 @@ struct Fused {
   const FusedResult* results;
   int result_count;
   int register_count;
-  bool serial;  // gradients of different rows share memory
+  bool serial;  // gradients of different rows share memory; never where the backend does not add in turn
 };
 constexpr int kMostRegisters = 48;
 

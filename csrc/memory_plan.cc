@@ -1,11 +1,13 @@
 #include "memory_plan.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "cell.h"
 #include "error.h"
 #include "memory_resource.h"
+#include "overlap_check.h"
 
 namespace lazynet {
 
@@ -18,6 +20,7 @@ void MatrixScan::add(char* address, int64_t rows, int64_t cols, int64_t ld) {
   }
   if (rows == 0 || cols == 0) return;
   rows_ += rows;
+  adjacent_ = adjacent_ && address;
   if (!adjacent_) return;
   const bool first = first_ == nullptr;
   if (first) {
@@ -100,17 +103,19 @@ class RunScan {
 
 class Planner {
  public:
-  Planner(NodeStore& nodes, const SignatureTable& signatures, std::size_t element_size,
+  Planner(NodeStore& nodes, const SignatureTable& signatures, const PlanOptions& options,
           const std::vector<int32_t>& readers)
       : nodes_(nodes),
         signatures_(signatures),
-        element_size_(static_cast<int64_t>(element_size)),
+        options_(options),
+        element_size_(static_cast<int64_t>(options.element_size)),
         keep_(readers.empty()),
         readers_(readers),
         buffer_of_signature_(signatures.size(), -1),
         shared_bytes_(signatures.size(), 0) {}
 
   Plan make(Schedule schedule) {
+    if (keep_ && !options_.adds_in_turn) overlap_ = std::make_unique<OverlapCheck>(nodes_, true);
     plan_.schedule = std::move(schedule);
     const int32_t batches = plan_.schedule.batches();
     plan_.batches.reserve(batches);
@@ -129,7 +134,7 @@ class Planner {
     const NodeRecord& first = nodes_[plan_.schedule.order[begin]];
     const auto operands = static_cast<int32_t>(plan_.operands.size());
     const auto runs = static_cast<int32_t>(plan_.runs.size());
-    BatchPlan batch{first.op, first.signature, begin, end, 0, 0, 0, operands, operands, 0, 0, runs, runs};
+    BatchPlan batch{first.op, first.signature, begin, end, 0, 0, 0, operands, operands, 0, 0, runs, runs, false};
     batch.buffer = buffer_for(first.signature);
     batch.offset = plan_.buffers[batch.buffer].bytes;
     if (in_runs(batch))
@@ -140,6 +145,7 @@ class Planner {
     batch.run_end = static_cast<int32_t>(plan_.runs.size());
     if (batch.op == kOp_cell) plan_cell(&batch);
     if (op_info(batch.op).early) plan_early(&batch);
+    if (overlap_) plan_apart(&batch);
     place_members(&batch);
     plan_.batches.push_back(batch);
   }
@@ -175,7 +181,7 @@ class Planner {
 
   void plan_early(BatchPlan* batch) {
     count_rows(batch);
-    if (!keep_) return;
+    if (!keep_ || !options_.makes_early_gradients) return;
     BufferPlan& buffer = plan_.buffers[batch->buffer];
     const NodeRecord& first = nodes_[plan_.schedule.order[batch->begin]];
     const int32_t* ids = nodes_.arguments_of(first);
@@ -197,6 +203,54 @@ class Planner {
     if (!keep_) return;
     buffer.kept_bytes = buffer.rows * cell.kept_cols * element_size_;
     buffer.kept_grad_bytes = buffer.rows * cell.kept_grad_cols * element_size_;
+  }
+
+  // Which gradients of arguments share memory, and what it takes to keep them apart.
+  void plan_apart(BatchPlan* batch) {
+    overlap_->start();
+    for_arguments(*batch, [&](int, int32_t id) { overlap_->add(id); });
+    batch->meeting = overlap_->finish();
+    int64_t bytes = 0;
+    if (batch->op == kOp_cell) {
+      const Cell& cell = *find_cell(static_cast<int32_t>(signatures_.attributes(batch->signature)[0]));
+      const int64_t rows = batch->row_end - batch->row_begin;
+      bytes = aligned(rows * cell.passing_grad_cols * element_size_);
+      if (batch->meeting) bytes += cell.argument_bytes(rows, element_size_);
+    } else {
+      bytes = aligned(working_elements(nodes_, signatures_, batch_members(*batch), batch_size(*batch)) * element_size_);
+      for (int32_t i = batch->operand_begin; i < batch->operand_end; ++i) {
+        // What is gathered for a kernel: gradients, and values where the kernel computes again what forward has not
+        // kept.
+        if (!op_info(batch->op).arguments[i - batch->operand_begin].packed) continue;
+        const bool reads = op_info(batch->op).early && !options_.makes_early_gradients;
+        bytes += (reads ? 2 : 1) * aligned(plan_.operands[i].bytes);
+      }
+      if (batch->meeting) {
+        layout_.clear();
+        for_arguments(*batch, [&](int k, int32_t id) {
+          const NodeRecord& node = nodes_[id];
+          if (!op_info(batch->op).arguments[k].packed && overlap_->meets(node.root))
+            layout_.add(node.rows, node.cols, node.ld);
+        });
+        bytes += layout_.bytes(element_size_);
+      }
+    }
+    plan_.apart_scratch_bytes = std::max(plan_.apart_scratch_bytes, bytes);
+  }
+
+  // Calls function(operand, node) for the members' arguments that get gradients, shared ones excepted.
+  template <class Function>
+  void for_arguments(const BatchPlan& batch, const Function& function) const {
+    const OpInfo& op = op_info(batch.op);
+    for (int32_t i = batch.begin; i < batch.end; ++i) {
+      const NodeRecord& node = nodes_[plan_.schedule.order[i]];
+      if (!node.has(kRequiresGrad)) continue;
+      const int32_t* ids = nodes_.arguments_of(node);
+      for (int32_t a = 0; a < node.argument_count; ++a) {
+        const int k = operand_of(op, a);
+        if (op.arguments[k].role != Role::kShared && nodes_[ids[a]].has(kRequiresGrad)) function(k, ids[a]);
+      }
+    }
   }
 
   void place_members(BatchPlan* batch) {
@@ -245,7 +299,7 @@ class Planner {
       operand.mode = scan.adjacent(k) ? OperandMode::kAdjacent : OperandMode::kIndexed;
       operand.gradients = read[k].gradients();
       operand.in_plan = read[k].in_plan;
-      operand.overlapping = keep_ && operand.gradients != Wish::kNone && scan.overlapping(k);
+      operand.overlapping = keep_ && !overlap_ && operand.gradients != Wish::kNone && scan.overlapping(k);
       operand.pieces = batch->end - batch->begin;
       operand.bytes = elements * element_size_;
       plan_.read_bytes += operand.bytes;
@@ -338,13 +392,16 @@ class Planner {
 
   NodeStore& nodes_;
   const SignatureTable& signatures_;
+  const PlanOptions options_;
   const int64_t element_size_;
   const bool keep_;
   const std::vector<int32_t>& readers_;
   std::vector<int32_t> buffer_of_signature_;
-  std::vector<int64_t> shared_bytes_;  // by signature: rows that one shared pass may have to gather
-  std::vector<int64_t> unread_;        // by buffer: readers not in this plan
-  std::vector<uint8_t> stays_;         // by buffer: holds a node that was asked for or that nothing reads
+  std::vector<int64_t> shared_bytes_;      // by signature: rows that one shared pass may have to gather
+  std::vector<int64_t> unread_;            // by buffer: readers not in this plan
+  std::vector<uint8_t> stays_;             // by buffer: holds a node that was asked for or that nothing reads
+  std::unique_ptr<OverlapCheck> overlap_;  // null: gradients may share memory, or there will be none
+  ApartLayout layout_;
   Plan plan_;
 };
 
@@ -362,9 +419,9 @@ int64_t working_elements(const NodeStore& nodes, const SignatureTable& signature
   return op.scratch_rule({count, rows, shapes, signatures.attributes(first.signature)});
 }
 
-Plan plan_memory(NodeStore& nodes, const SignatureTable& signatures, Schedule schedule, std::size_t element_size,
+Plan plan_memory(NodeStore& nodes, const SignatureTable& signatures, Schedule schedule, const PlanOptions& options,
                  const std::vector<int32_t>& readers) {
-  return Planner(nodes, signatures, element_size, readers).make(std::move(schedule));
+  return Planner(nodes, signatures, options, readers).make(std::move(schedule));
 }
 
 }  // namespace lazynet

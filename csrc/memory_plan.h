@@ -15,6 +15,7 @@ namespace lazynet {
 
 // Looks at pieces in turn and tells whether they are one matrix: rows one after another at one stride, or,
 // of a flat operand, elements one after another.
+// A null address, that of a gradient that nobody wants, is adjacent to nothing.
 class MatrixScan {
  public:
   MatrixScan(bool flat, std::size_t element_size) : flat_(flat), element_size_(element_size) {}
@@ -61,6 +62,7 @@ struct BatchPlan {
   int32_t operand_begin, operand_end;
   int64_t row_begin, row_end;  // of cells and early operators: the members' rows among those of the signature
   int32_t run_begin, run_end;  // in Plan::runs; none: the kernel reads the members piece by piece
+  bool meeting;                // gradients of the members' arguments share memory; only where PlanOptions ask for it
 };
 
 // One buffer a signature when gradients will be wanted, batch after batch, so that a later pass over all of
@@ -107,6 +109,7 @@ struct Plan {
   int64_t value_bytes = 0;           // all buffers together
   int64_t scratch_bytes = 0;         // for the gathers of one batch, the largest
   int64_t shared_scratch_bytes = 0;  // for the gathers of one signature in backward, the largest
+  int64_t apart_scratch_bytes = 0;   // for one batch in backward, with the gradients that are kept apart, the largest
   int64_t peak_bytes = 0;            // values held at once and scratch, without gradients
   int64_t gathered_bytes = 0, read_bytes = 0;
   int64_t lower_bound = -1;  // of batches; counted only when asked for
@@ -128,9 +131,15 @@ struct Plan {
 int64_t working_elements(const NodeStore& nodes, const SignatureTable& signatures, const int32_t* members,
                          int64_t count);
 
+// What the backend is, see Backend.
+struct PlanOptions {
+  std::size_t element_size;
+  bool adds_in_turn, makes_early_gradients;
+};
+
 // Sets the members' places in `nodes`. `readers[id]`: how many uncomputed nodes read the node, so that buffers
 // end with their last reader; empty: all values stay, for gradients.
-Plan plan_memory(NodeStore& nodes, const SignatureTable& signatures, Schedule schedule, std::size_t element_size,
+Plan plan_memory(NodeStore& nodes, const SignatureTable& signatures, Schedule schedule, const PlanOptions& options,
                  const std::vector<int32_t>& readers);
 
 // Which operand of its op the argument at `position` belongs to.

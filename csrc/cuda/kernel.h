@@ -27,6 +27,8 @@
 #ifndef LN_EMULATOR
 #define LN_UNROLL _Pragma("unroll")
 #define LN_NO_UNROLL _Pragma("unroll 1")
+#define LN_UNROLL_BY(times) LN_PRAGMA(unroll times)
+#define LN_PRAGMA(text) _Pragma(#text)
 #define LN_KERNEL_ENTRY(name, Args) extern "C" __global__ void name(const __grid_constant__ Args args)
 #define LN_BOUNDED_ENTRY(name, Args, threads) \
   extern "C" __global__ void __launch_bounds__(threads, LN_RESIDENT_BLOCKS) name(const __grid_constant__ Args args)
@@ -37,6 +39,7 @@
 #else
 #define LN_UNROLL
 #define LN_NO_UNROLL
+#define LN_UNROLL_BY(times)
 #define LN_BOUNDED_ENTRY(name, Args, threads) LN_KERNEL_ENTRY(name, Args)
 #endif
 
@@ -166,6 +169,18 @@ struct Max {
   template <class T>
   LN_DEVICE T combine(T a, T b) {
     return b > a || b != b ? b : a;
+  }
+};
+
+// The smallest of integers.
+struct First {
+  template <class T>
+  LN_DEVICE T identity() {
+    return INT64_MAX;
+  }
+  template <class T>
+  LN_DEVICE T combine(T a, T b) {
+    return b < a ? b : a;
   }
 };
 

@@ -5,15 +5,15 @@
 
 #define LN_PENDING_elementwise 0
 #define LN_PENDING_linear 0
-#define LN_PENDING_embedding 1
-#define LN_PENDING_shape 1
-#define LN_PENDING_search 1
+#define LN_PENDING_embedding 0
+#define LN_PENDING_shape 0
+#define LN_PENDING_search 0
 #define LN_PENDING_reduce 0
 #define LN_PENDING_softmax 1
 #define LN_PENDING_dropout 0
 #define LN_PENDING_normalization 1
 #define LN_PENDING_attention 1
-#define LN_PENDING_convolution 1
+#define LN_PENDING_convolution 0
 #define LN_PENDING_crf 1
 #define LN_PENDING_loss 1
 #define LN_PENDING_linear_loss 0

@@ -165,17 +165,6 @@ LN_DEVICE void spread(const ReduceArgs& args) {
 }
 LN_KERNELS(spread, ReduceArgs, kThreads)
 
-constexpr int64_t kNowhere = INT64_MAX;
-struct First {
-  template <class T>
-  LN_DEVICE T identity() {
-    return kNowhere;
-  }
-  template <class T>
-  LN_DEVICE T combine(T a, T b) {
-    return b < a ? b : a;
-  }
-};
 template <class T>
 LN_DEVICE bool is_it(T x, T y) {
   return x == y || (y != y && x != x);
@@ -199,11 +188,11 @@ LN_DEVICE void extremum_backward(const ReduceArgs& args) {
       return row * x.ld + i - row * x.cols;
     };
     const T wanted = value_of<T>(y)[result];
-    int64_t first = kNowhere;
-    for (int64_t i = threadIdx.x; i < count && first == kNowhere; i += blockDim.x)
+    int64_t first = INT64_MAX;
+    for (int64_t i = threadIdx.x; i < count && first == INT64_MAX; i += blockDim.x)
       if (is_it(value_of<T>(x)[at(i)], wanted)) first = i;
     first = fold_block<First>(first);
-    if (threadIdx.x == 0 && first != kNowhere) grad_of<T>(x)[at(first)] += grad_of<T>(y)[result];
+    if (threadIdx.x == 0 && first != INT64_MAX) grad_of<T>(x)[at(first)] += grad_of<T>(y)[result];
   }
 }
 LN_KERNELS(extremum_backward, ReduceArgs, kThreads)

@@ -133,6 +133,7 @@ LN_DEVICE void scatter_add(const RowsArgs& args) {
       P* to = static_cast<P*>(const_cast<void*>(args.rows[row])) + col;
       if (!args.begin) return add(to, *matrix_at<const P>(args, row, col, sizeof(T)));
       P sum = *to;
+      LN_UNROLL_BY(4)  // several loads on their way: a frequent word has a long list
       for (int64_t i = args.begin[row]; i < args.begin[row + 1]; ++i)
         add(&sum, *matrix_at<const P>(args, args.order[i], col, sizeof(T)));
       *to = sum;
