@@ -47,8 +47,12 @@ Queue::Queue(const Driver& driver, MemoryResource& memory, Functions& functions)
 
 Queue::~Queue() {
   driver_.wait_for_stream(work_);
+  // Whoever takes memory back may flush: nothing is left to do.
+  commands_.clear();
+  used_ = flushed_ = 0;
   for (Chunk& chunk : chunks_) free_chunk(&chunk);
-  if (scratch_) memory_.deallocate(scratch_, scratch_bytes_);
+  for (const Working& working : scratch_)
+    if (working.memory) memory_.deallocate(working.memory, working.bytes);
   if (faults_) memory_.deallocate(faults_, kMostFaults * sizeof(Fault));
   driver_.blas_destroy(blas_);
   if (blas_workspace_) memory_.deallocate(blas_workspace_, kBlasWorkspace);
@@ -114,18 +118,18 @@ Queue::Room Queue::reserve(std::size_t bytes) {
   return room;
 }
 
-void* Queue::scratch(std::size_t bytes) {
-  if (bytes <= scratch_bytes_) return scratch_;
-  const std::size_t grown = std::max(bytes, 2 * scratch_bytes_);
+void* Queue::scratch(std::size_t bytes, Scratch whose) {
+  Working& working = scratch_[static_cast<int>(whose)];
+  if (bytes <= working.bytes) return working.memory;
+  const std::size_t grown = std::max(bytes, 2 * working.bytes);
   void* made = memory_.allocate(grown);
   if (!made) fail(LN_OUT_OF_MEMORY, "cuda: ", grown, " bytes of working memory are not available");
-  if (scratch_) {
+  if (working.memory) {
     finish();  // what is recorded works there
-    memory_.deallocate(scratch_, scratch_bytes_);
+    memory_.deallocate(working.memory, working.bytes);
   }
-  scratch_ = made;
-  scratch_bytes_ = grown;
-  return scratch_;
+  working = {made, grown};
+  return made;
 }
 
 // ---- recording
@@ -153,8 +157,18 @@ void Queue::launch(const Kernel& kernel, int64_t blocks, int threads, std::size_
 }
 
 void Queue::multiply(int dtype, const Product& product) {
-  if (product.m == 0 || product.n == 0 || (product.k == 0 && product.beta == 1)) return;
-  if (product.k == 0 && product.beta != 0) fail(LN_INTERNAL_ERROR, "cuda: a product of nothing is scaled");
+  const Product& p = product;
+  if (p.m == 0 || p.n == 0 || (p.k == 0 && p.beta == 1)) return;
+  if (p.k == 0) {  // not a case for cuBLAS
+    if (p.beta != 0) fail(LN_INTERNAL_ERROR, "cuda: a product of nothing is scaled");
+    const std::size_t element = dtype == LN_FLOAT64 ? 8 : 4, row = static_cast<std::size_t>(p.n) * element;
+    if (p.ldc == p.n) return zero(p.c, static_cast<std::size_t>(p.m) * row);
+    for (int64_t i = 0; i < p.m; ++i)
+      zero(static_cast<char*>(p.c) + static_cast<std::size_t>(i * p.ldc) * element, row);
+    return;
+  }
+  for (int64_t size : {p.m, p.n, p.k, p.lda, p.ldb, p.ldc})
+    if (size > INT32_MAX) fail(LN_DEVICE_ERROR, "cuda: cuBLAS multiplies no matrices with a side of ", size);
   Command command{Kind::kProduct};
   command.dtype = dtype;
   command.product = product;

@@ -68,8 +68,10 @@ class Queue {
     for (int64_t i = 0; i < count; ++i) host[i] = data[i];
     return device;
   }
-  // Working memory for the launches recorded next, until scratch() is called again.
-  void* scratch(std::size_t bytes);
+  // Working memory for the launches recorded next, until scratch() is called again. What launchers call, as
+  // add_column_sums(), has its own.
+  enum class Scratch : uint8_t { kOfLauncher, kOfCallee };
+  void* scratch(std::size_t bytes, Scratch whose = Scratch::kOfLauncher);
 
   // ---- work
 
@@ -119,6 +121,10 @@ class Queue {
     void* host;
     void* device;
   };
+  struct Working {
+    void* memory = nullptr;
+    std::size_t bytes = 0;
+  };
   // A piece of pinned memory and its double on the device.
   struct Chunk {
     char* host = nullptr;
@@ -154,8 +160,7 @@ class Queue {
   std::size_t chunk_ = 0;               // the one at hand
   std::size_t used_ = 0, flushed_ = 0;  // of it
   bool told_ = false;                   // something is written that no recorded command reads yet
-  void* scratch_ = nullptr;
-  std::size_t scratch_bytes_ = 0;
+  Working scratch_[2];
   Fault* faults_ = nullptr;  // on the device; without a fault before a batch gets one
   std::vector<Fault*> waiting_faults_;
   bool replaying_ = false, second_half_ = false;
