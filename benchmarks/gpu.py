@@ -35,7 +35,9 @@ def parse():
     parser.add_argument("--torch-device", help="PyTorch's; that of LazyNet where left out")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.5, help="of one library in one round, about")
-    parser.add_argument("--minutes", type=float, default=4.5, help="for all; rounds are left out where time runs short")
+    parser.add_argument(
+        "--minutes", type=float, help="for all, 4.5 on a GPU; rounds are left out where time runs short"
+    )
     parser.add_argument("--batch", type=int, help="examples a minibatch; by default those of the task's own benchmark")
     parser.add_argument("--threads", type=int, default=2, help="on the CPU")
     parser.add_argument("--quick", action="store_true", help="tiny models, to try the program")
@@ -49,6 +51,7 @@ def parse():
     if unknown:
         parser.error(f"no task is named {' or '.join(unknown)}; there are {', '.join(TASKS)}")
     args.tasks = args.tasks or list(TASKS)
+    args.minutes = args.minutes or (4.5 if args.device.startswith("cuda") else 30)
     args.torch_device = args.torch_device or ("cpu" if args.device == "emulated" else args.device)
     return args
 
