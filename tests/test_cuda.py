@@ -328,6 +328,7 @@ def test_the_largest_of_long_rows(device: ln.Device, count: int, dtype: str) -> 
     rows.append(np.full(3000, np.nan))
     rows.append(np.where(np.arange(3000) % 128 < 3, 9.0, 0.0) + rng.normal(size=3000))
     arrays = [np.array(rows), np.array([[1.0, np.inf, -np.inf] * 100]), rng.normal(size=(3, 300))]
+    arrays.append(np.where(np.arange(20000) % 512 < 27, 9.0, 0.0)[None] + rng.normal(size=20000))
     results = []
     for where in ("cpu", device):
         graph = ln.Graph(dtype=dtype, device=where)
