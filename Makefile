@@ -65,9 +65,12 @@ cuda-test:
 # UndefinedBehaviorSanitizer, in a build of its own: make cuda-test-address ARGS='tests/test_cuda.py -k softmax'
 ADDRESS := build/address
 ADDRESS_LIBRARIES = $(shell g++ -print-file-name=libasan.so) $(shell g++ -print-file-name=libubsan.so)
-cuda-test-address: setup
+$(ADDRESS)/.built: $(VENV)/.installed
 	LAZYNET_CXXFLAGS='-O1 -g $(SANITIZE)' LAZYNET_UNITS=$(if $(filter x86_64,$(shell uname -m)),baseline,portable) \
 	  $(BIN)/python setup.py -q build --build-base $(ADDRESS) --build-lib $(ADDRESS)/lib
+	touch $@
+cuda-test-address: $(ADDRESS)/.built
+	find lazynet -name '*.py' -exec cp --parents --update {} $(ADDRESS)/lib ';'
 	LAZYNET_EMULATOR_FLAGS='-O1 -g $(SANITIZE)' PYTHONPATH=$(ADDRESS)/lib LD_PRELOAD='$(ADDRESS_LIBRARIES)' \
 	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(BIN)/pytest --import-mode=append $(or $(ARGS),tests/test_cuda.py)

@@ -80,8 +80,8 @@ def of_all(results: dict) -> str:
         host = row.get("host_ms", {})
         costs.append([
             task, number(row.get("nodes_per_step"), 0), number(row.get("kernels_per_step"), 0),
-            number(row.get("launches_per_step"), 0), number(None if uploaded is None else uploaded / 1e3),
-            number(row.get("step_ms"), 2),
+            number(row.get("launches_per_step"), 0), number(row.get("replays_per_step")),
+            number(None if uploaded is None else uploaded / 1e3), number(row.get("step_ms"), 2),
             *(number(host.get(part), 2) for part in ("build", "schedule", "plan", "forward", "backward", "update")),
             f"{number(row.get('lazynet_memory_mb'), 0)} / {number(row.get('torch_memory_mb'), 0)}",
             f"{row.get('rounds', 0)} x {row.get('steps_per_round', 0)}",
@@ -99,7 +99,8 @@ def of_all(results: dict) -> str:
     corpora = {row.get("data") for row in rows.values()} - {None}
     what = "the corpora" if corpora == {"corpus"} else "random data of the corpora's lengths and shapes"
     first = ["task", "minibatch", "LazyNet/s", "PyTorch/s", "ratio (range)", "GFLOP/step"]
-    second = ["LazyNet, a step", "nodes", "kernels", "launches", "KB up", "ms", "build", "schedule", "plan", "forward"]
+    second = ["LazyNet, a step", "nodes", "kernels", "launches", "replays", "KB up", "ms"]
+    second += ["build", "schedule", "plan", "forward", "backward", "update"]
     return "\n".join([
         "",
         f"Training on {what}: examples a second, medians of rounds in turn.",
@@ -110,7 +111,7 @@ def of_all(results: dict) -> str:
         "",
         "Where LazyNet's host spends a step (ms; on a GPU forward and backward put work into its queue), MB on the GPU.",
         "",
-        table([*second, "backward", "update", "MB / PyTorch's", "rounds x steps"], costs),
+        table([*second, "MB / PyTorch's", "rounds x steps"], costs),
         "",
         *notes,
     ])  # fmt: skip

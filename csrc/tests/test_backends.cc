@@ -216,7 +216,13 @@ void test_operators() {
     });
   compare("linear_cross_entropy of columns", [&](Program& p) {
     const int64_t w = p.parameter(kCols, 4), y = p.apply(kOp_tanh, {p.input(4, 2 * kCols)});
+    const int64_t transposed = p.parameter(4, kCols);
     std::vector<int64_t> made;
+    // Values that lie one below another where gradients do not.
+    for (const bool wanted : {true, false})
+      made.push_back(p.apply(kOp_linear_cross_entropy,
+                             {p.slice(p.input(2, 2 * kCols, wanted), 0, 2, 3, kCols), transposed}, {1, -100, 0},
+                             {2, 0}));
     for (int64_t row = 0; row < 4; row += 2)
       made.push_back(
           p.apply(kOp_linear_cross_entropy, {p.slice(y, row, 2, 3, kCols), w}, {0, -100, 0}, {row, 3 - row}));
