@@ -192,7 +192,6 @@ LN_DEVICE void elementwise_fold(const ElementwiseArgs& args) {
 template <class Formula, class T>
 LN_DEVICE void elementwise_fold_rows(const ElementwiseArgs& args) {
   constexpr int kRows = kThreads / kWarp;
-  LN_SHARED(T, partial, kThreads);
   const auto formula = Row<Formula, T>::of(args);
   LN_NO_UNROLL
   for (int64_t unit = blockIdx.x; unit < args.units; unit += gridDim.x) {
@@ -204,12 +203,8 @@ LN_DEVICE void elementwise_fold_rows(const ElementwiseArgs& args) {
     if (to.grad && col < grid.cols)
       for (int64_t row = threadIdx.x / kWarp; row < grid.rows; row += kRows)
         sum += gradient_of(formula, args.argument, grid, row, col);
-    __syncthreads();  // those of the unit before are read
-    partial[threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.x >= kWarp || !to.grad || col >= grid.cols) continue;
-    for (int k = 1; k < kRows; ++k) sum += partial[k * kWarp + threadIdx.x];
-    *at<T>(to.grad, col) += sum;
+    sum = fold_over_warps<Add>(sum);
+    if (threadIdx.x < kWarp && to.grad && col < grid.cols) *at<T>(to.grad, col) += sum;
   }
 }
 

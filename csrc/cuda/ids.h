@@ -11,23 +11,24 @@ LN_DEVICE bool is_id(T id, int64_t limit) {
   return id >= T(0) && id < static_cast<T>(limit) && id == static_cast<T>(static_cast<int64_t>(id));
 }
 
-// By all threads of one block: the first element of an operand that is no id less than limit(member).
+template <class T>
+LN_DEVICE T id_at(const Piece& ids, int64_t element) {
+  return static_cast<const T*>(ids.value)[offset_of(ids, element)];
+}
+
+// By the thread that finds an element to be no id: tells of it if none before it is wrong, so that the first one is
+// told whichever is found first. Looking takes long, but only where there is an error.
 template <class T, class Limit>
-LN_DEVICE void report_ids(const Members& members, int operand, Fault* fault, const Limit& limit) {
-  for (int64_t member = 0; member < members.count; ++member) {
+LN_DEVICE void report_id(const Members& members, int operand, const Place& found, Fault* fault, const Limit& limit) {
+  for (int64_t member = 0; member <= found.member; ++member) {
     const Piece ids = piece_of(members, operand, member);
-    int64_t first = INT64_MAX;
-    for (int64_t i = threadIdx.x; i < ids.rows * ids.cols && first == INT64_MAX; i += blockDim.x)
-      if (!is_id(row_value<T>(ids, i / ids.cols)[i % ids.cols], limit(member))) first = i;
-    first = fold_block<First>(first);
-    if (first == INT64_MAX) continue;
-    if (threadIdx.x == 0) {
-      fault->member = member;
-      fault->id = static_cast<double>(row_value<T>(ids, first / ids.cols)[first % ids.cols]);
-      fault->limit = limit(member);
-    }
-    return;
+    const int64_t end = member < found.member ? ids.rows * ids.cols : found.unit;
+    for (int64_t i = 0; i < end; ++i)
+      if (!is_id(id_at<T>(ids, i), limit(member))) return;
   }
+  fault->member = found.member;
+  fault->id = static_cast<double>(id_at<T>(piece_of(members, operand, found.member), found.unit));
+  fault->limit = limit(found.member);
 }
 
 }  // namespace lazynet::cuda

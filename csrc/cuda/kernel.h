@@ -98,6 +98,13 @@ LN_DEVICE T* row_grad(const Piece& piece, int64_t row) {
   return static_cast<T*>(piece.grad) + row * piece.ld;
 }
 
+// Where an element is that is counted row by row.
+LN_DEVICE int64_t offset_of(const Piece& piece, int64_t element) {
+  if (piece.rows == 1 || piece.ld == piece.cols) return element;
+  const int64_t row = element / piece.cols;
+  return row * piece.ld + element - row * piece.cols;
+}
+
 // 16 bytes of elements: what one access moves at best.
 template <class T>
 struct alignas(16) Pack {
@@ -201,6 +208,19 @@ LN_DEVICE T fold_block(T x) {
   const int warps = static_cast<int>(blockDim.x) / kWarp;
   x = lane() < warps ? partial[lane()] : Fold::template identity<T>();
   return fold_warp<Fold>(x);
+}
+
+// Over the warps of a block, lane by lane; every thread gets its lane's result.
+template <class Fold, class T>
+LN_DEVICE T fold_over_warps(T x) {
+  LN_SHARED(T, partial, kThreads);
+  __syncthreads();  // those of an earlier call are read
+  partial[threadIdx.x] = x;
+  __syncthreads();
+  x = partial[lane()];
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  for (int k = 1; k < warps; ++k) x = Fold::combine(x, partial[k * kWarp + lane()]);
+  return x;
 }
 
 // f(0) + ... + f(count - 1) and the like, the elements dealt to the lanes of a warp.

@@ -26,6 +26,20 @@ inline int64_t blocks_for(int64_t units, int64_t per_block) {
   return std::min((units + per_block - 1) / per_block, kMost);
 }
 
+inline bool aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
+// Whether all rows of a matrix can be read 16 bytes at a time.
+template <class T>
+bool in_packs(const void* matrix, int64_t ld, int64_t cols) {
+  constexpr int64_t kPack = 16 / sizeof(T);
+  return aligned(matrix) && ld % kPack == 0 && cols % kPack == 0;
+}
+// Of the number of threads of a block that share `steps`: a power of two.
+inline int lanes_log2_for(int64_t steps) {
+  int lanes_log2 = 0;
+  while ((1 << lanes_log2) < steps && (1 << lanes_log2) < kThreads) ++lanes_log2;
+  return lanes_log2;
+}
+
 // The operand of a batch: 0 the result, k + 1 argument k.
 inline const Operand& operand_of(const Batch& batch, int operand) {
   return operand == 0 ? batch.result : batch.arguments[operand - 1];
@@ -73,6 +87,30 @@ inline Members rows_of(Queue& queue, const Batch& batch, int operands, bool back
   if (one) return members;
   return members_of(queue, batch, operands, [&](int64_t i) { return batch.result.pieces[i].rows; });
 }
+
+// Numbers integers that are at least 0 and not large, in the order in which they first come. One for many uses: what it
+// takes to forget depends on what came alone.
+class Numbering {
+ public:
+  int32_t of(int64_t integer) {
+    if (integer >= static_cast<int64_t>(numbers_.size())) numbers_.resize(static_cast<std::size_t>(integer) + 1, -1);
+    int32_t& number = numbers_[static_cast<std::size_t>(integer)];
+    if (number < 0) {
+      number = static_cast<int32_t>(met_.size());
+      met_.push_back(integer);
+    }
+    return number;
+  }
+  const std::vector<int64_t>& met() const { return met_; }
+  void forget() {
+    for (const int64_t integer : met_) numbers_[static_cast<std::size_t>(integer)] = -1;
+    met_.clear();
+  }
+
+ private:
+  std::vector<int32_t> numbers_;  // of each integer; -1: it has not come
+  std::vector<int64_t> met_;
+};
 
 inline const Piece& shared_piece(const Batch& batch, int argument) { return batch.arguments[argument].pieces[0]; }
 

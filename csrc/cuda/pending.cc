@@ -9,13 +9,13 @@
 #define LN_PENDING_shape 0
 #define LN_PENDING_search 0
 #define LN_PENDING_reduce 0
-#define LN_PENDING_softmax 1
+#define LN_PENDING_softmax 0
 #define LN_PENDING_dropout 0
-#define LN_PENDING_normalization 1
-#define LN_PENDING_attention 1
+#define LN_PENDING_normalization 0
+#define LN_PENDING_attention 0
 #define LN_PENDING_convolution 0
-#define LN_PENDING_crf 1
-#define LN_PENDING_loss 1
+#define LN_PENDING_crf 0
+#define LN_PENDING_loss 0
 #define LN_PENDING_linear_loss 0
 
 namespace lazynet::cuda {

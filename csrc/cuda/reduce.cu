@@ -63,7 +63,6 @@ LN_DEVICE void fold_columns(const ReduceArgs& args) {
 
 template <class Fold, class T>
 LN_DEVICE void fold_rows(const ReduceArgs& args) {
-  LN_SHARED(T, partial, kThreads);
   constexpr int kRows = kThreads / kWarp;
   LN_NO_UNROLL
   for (int64_t unit = blockIdx.x; unit < args.members.units; unit += gridDim.x) {
@@ -74,12 +73,8 @@ LN_DEVICE void fold_rows(const ReduceArgs& args) {
     if (col < x.cols)
       for (int64_t row = threadIdx.x / kWarp; row < x.rows; row += kRows)
         folded = Fold::combine(folded, row_value<T>(x, row)[col]);
-    __syncthreads();  // those of the unit before are read
-    partial[threadIdx.x] = folded;
-    __syncthreads();
-    if (threadIdx.x >= kWarp || col >= x.cols) continue;
-    for (int k = 1; k < kRows; ++k) folded = Fold::combine(folded, partial[k * kWarp + threadIdx.x]);
-    value_of<T>(y)[col] = mean_scale<T>(args.average, x.rows) * folded;
+    folded = fold_over_warps<Fold>(folded);
+    if (threadIdx.x < kWarp && col < x.cols) value_of<T>(y)[col] = mean_scale<T>(args.average, x.rows) * folded;
   }
 }
 

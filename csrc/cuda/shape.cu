@@ -1,7 +1,8 @@
 // Constants and rearrangements of elements.
 //
 // Every element is read and written once (its gradient read twice and written once), with a few integer operations that
-// find its place: bound by memory. Where whole rows move, rows are gathered and scattered as those of packed operands.
+// find its place: bound by memory. What keeps rows together is a copy of blocks, of all members in one launch, in
+// accesses of 16 bytes where a block's memory allows. Whole rows are gathered and added as those of packed operands.
 #include "ids.h"
 #include "kernel.h"
 #ifndef LN_DEVICE_CODE
@@ -15,16 +16,24 @@ constexpr int kTile = 32;        // of a transposition
 constexpr int kTileRows = 8;     // of threads
 
 struct ConstantArgs {
-  Members members;  // a unit is kChunk elements
+  void* result;
+  int64_t elements;
   double value;
 };
 
-// Pairs of pieces with equally many elements in row-major order.
-struct PairsArgs {
-  const Piece* from;  // x, and
-  const Piece* to;    // the part of the result that it becomes
-  const int64_t* begin;
-  int64_t count, units;  // a unit is kChunk elements
+// A rows x cols matrix that goes to another.
+struct Block {
+  const void* from;
+  void* to;
+  int64_t from_ld, to_ld, rows, cols;
+  bool packs;  // accesses of 16 bytes, but for what is left of a single row
+};
+struct BlocksArgs {
+  const Block* blocks;
+  const int64_t* begin;  // first unit of each
+  int64_t count, units;
+  int unit;        // elements
+  int lanes_log2;  // threads that share a unit
 };
 
 struct TransposeArgs {
@@ -32,7 +41,7 @@ struct TransposeArgs {
 };
 
 struct TakeColsArgs {
-  Members members;  // a unit is a row of the result
+  Members members;  // a unit is kChunk elements of the result, in backward a row
   Fault* fault;
 };
 
@@ -40,51 +49,70 @@ struct TakeColsArgs {
 
 template <class T>
 LN_DEVICE void constant_forward(const ConstantArgs& args) {
-  for (int64_t unit = warp_number(); unit < args.members.units; unit += warp_count()) {
-    const Place place = place_of(args.members, unit);
-    const Piece y = piece_of(args.members, 0, place.member);
-    const int64_t elements = y.rows * y.cols, first = place.unit * kChunk;
-    const int64_t end = first + kChunk < elements ? first + kChunk : elements;
-    for (int64_t i = first + lane(); i < end; i += kWarp) {
-      const int64_t row = y.rows == 1 ? 0 : i / y.cols;
-      value_of<T>(y)[row * y.ld + i - row * y.cols] = static_cast<T>(args.value);
-    }
-  }
+  constexpr int kPack = Pack<T>::kCount;
+  T* const y = static_cast<T*>(args.result);
+  const T value = static_cast<T>(args.value);
+  Pack<T> pack;
+  for (int i = 0; i < kPack; ++i) pack.of[i] = value;
+  const int64_t packs = aligned(y) ? args.elements / kPack : 0;
+  for (int64_t i = thread_number(); i < packs; i += thread_count()) pack_at(y + i * kPack) = pack;
+  for (int64_t i = packs * kPack + thread_number(); i < args.elements; i += thread_count()) y[i] = value;
 }
 LN_KERNELS(constant_forward, ConstantArgs, kThreads)
 
-LN_DEVICE int64_t offset_of(const Piece& piece, int64_t element) {
-  if (piece.rows == 1 || piece.ld == piece.cols) return element;
-  const int64_t row = element / piece.cols;
-  return row * piece.ld + element - row * piece.cols;
-}
-template <class Visit>
-LN_DEVICE void for_pairs(const PairsArgs& args, const Visit& visit) {
+// move(from, to) of elements or packs of them.
+template <class T, class Move>
+LN_DEVICE void for_blocks(const BlocksArgs& args, const Move& move) {
+  constexpr int kPack = Pack<T>::kCount;
+  const int lanes = 1 << args.lanes_log2, lane = static_cast<int>(threadIdx.x) & (lanes - 1);
   LN_NO_UNROLL
-  for (int64_t unit = warp_number(); unit < args.units; unit += warp_count()) {
-    const int64_t number = last_at_most(args.begin, args.count, unit);
-    const Piece x = args.from[number], y = args.to[number];
-    const int64_t elements = x.rows * x.cols, first = (unit - args.begin[number]) * kChunk;
-    const int64_t end = first + kChunk < elements ? first + kChunk : elements;
+  for (int64_t unit = thread_number() >> args.lanes_log2; unit < args.units;
+       unit += thread_count() >> args.lanes_log2) {
+    const int64_t number = args.count == 1 ? 0 : last_at_most(args.begin, args.count, unit);
+    const Block block = args.blocks[number];
+    const int64_t first = (unit - args.begin[number]) * args.unit, left = block.rows * block.cols - first;
+    const int count = static_cast<int>(left < args.unit ? left : args.unit);
+    const auto place = [&](int64_t element, int64_t& from, int64_t& to) {
+      const int64_t row = block.rows == 1 ? 0 : element / block.cols, col = element - row * block.cols;
+      from = row * block.from_ld + col;
+      to = row * block.to_ld + col;
+    };
+    int64_t from, to;
+    const int packed = block.packs ? count / kPack * kPack : 0;
     LN_NO_UNROLL
-    for (int64_t i = first + lane(); i < end; i += kWarp) visit(x, y, offset_of(x, i), offset_of(y, i));
+    for (int k = lane * kPack; k < packed; k += lanes * kPack) {
+      place(first + k, from, to);
+      move(pack_at(static_cast<const T*>(block.from) + from), pack_at(static_cast<T*>(block.to) + to));
+    }
+    LN_NO_UNROLL
+    for (int k = packed + lane; k < count; k += lanes) {
+      place(first + k, from, to);
+      move(static_cast<const T*>(block.from)[from], static_cast<T*>(block.to)[to]);
+    }
   }
 }
 
 template <class T>
-LN_DEVICE void copy_pairs(const PairsArgs& args) {
-  for_pairs(args, [](const Piece& x, const Piece& y, int64_t from, int64_t to) {
-    value_of<T>(y)[to] = value_of<T>(x)[from];
-  });
+LN_DEVICE void copy_blocks(const BlocksArgs& args) {
+  for_blocks<T>(args, [](const auto& from, auto& to) { to = from; });
 }
-LN_KERNELS(copy_pairs, PairsArgs, kThreads)
+LN_KERNELS(copy_blocks, BlocksArgs, kThreads)
 
 template <class T>
-LN_DEVICE void add_pairs(const PairsArgs& args) {
-  for_pairs(args,
-            [](const Piece& x, const Piece& y, int64_t to, int64_t from) { grad_of<T>(x)[to] += grad_of<T>(y)[from]; });
+LN_DEVICE void add_to(T& to, T from) {
+  to += from;
 }
-LN_KERNELS(add_pairs, PairsArgs, kThreads)
+template <class T>
+LN_DEVICE void add_to(Pack<T>& to, const Pack<T>& from) {
+  Pack<T> sum = to;
+  for (int i = 0; i < Pack<T>::kCount; ++i) sum.of[i] += from.of[i];
+  to = sum;
+}
+template <class T>
+LN_DEVICE void add_blocks(const BlocksArgs& args) {
+  for_blocks<T>(args, [](const auto& from, auto& to) { add_to(to, from); });
+}
+LN_KERNELS(add_blocks, BlocksArgs, kThreads)
 
 // A tile goes through shared memory, so that both sides are read and written along their rows.
 template <class T, class Read, class Write>
@@ -136,24 +164,30 @@ LN_DEVICE void transpose_backward(const TransposeArgs& args) {
 }
 LN_KERNELS(transpose_backward, TransposeArgs, kThreads)
 
-// A warp a row.
 template <class T>
 LN_DEVICE void take_cols_forward(const TakeColsArgs& args) {
-  if (blockIdx.x == 0)
-    report_ids<T>(args.members, 2, args.fault, [&](int64_t member) { return piece_of(args.members, 1, member).cols; });
   LN_NO_UNROLL
   for (int64_t unit = warp_number(); unit < args.members.units; unit += warp_count()) {
     const Place place = place_of(args.members, unit);
     const Piece y = piece_of(args.members, 0, place.member), x = piece_of(args.members, 1, place.member);
-    const T *ids = row_value<T>(piece_of(args.members, 2, place.member), place.unit),
-            *row = row_value<T>(x, place.unit);
-    for (int64_t c = lane(); c < y.cols; c += kWarp)
-      if (is_id(ids[c], x.cols)) value_of<T>(y)[place.unit * y.ld + c] = row[static_cast<int64_t>(ids[c])];
+    const Piece ids = piece_of(args.members, 2, place.member);
+    const int64_t elements = y.rows * y.cols, first = place.unit * kChunk;
+    const int64_t end = first + kChunk < elements ? first + kChunk : elements;
+    LN_NO_UNROLL
+    for (int64_t i = first + lane(); i < end; i += kWarp) {
+      const int64_t row = i / y.cols, col = i - row * y.cols;
+      const T id = row_value<T>(ids, row)[col];
+      if (is_id(id, x.cols))
+        value_of<T>(y)[row * y.ld + col] = row_value<T>(x, row)[static_cast<int64_t>(id)];
+      else
+        report_id<T>(args.members, 2, {place.member, i}, args.fault,
+                     [&](int64_t member) { return piece_of(args.members, 1, member).cols; });
+    }
   }
 }
 LN_KERNELS(take_cols_forward, TakeColsArgs, kThreads)
 
-// The first of equal ids adds the gradients of all.
+// A warp a row, kWarp gradients at a time: the first lane of those with the same id adds them all, in order.
 template <class T>
 LN_DEVICE void take_cols_backward(const TakeColsArgs& args) {
   LN_NO_UNROLL
@@ -164,15 +198,22 @@ LN_DEVICE void take_cols_backward(const TakeColsArgs& args) {
     const T* ids = row_value<T>(piece_of(args.members, 2, place.member), place.unit);
     const T* g = row_grad<T>(y, place.unit);
     T* dx = row_grad<T>(x, place.unit);
-    for (int64_t c = lane(); c < y.cols; c += kWarp) {
-      const T id = ids[c];
-      bool first = true;
-      for (int64_t k = 0; k < c && first; ++k) first = ids[k] != id;
-      if (!first) continue;
-      T sum = dx[static_cast<int64_t>(id)];
-      for (int64_t k = c; k < y.cols; ++k)
-        if (ids[k] == id) sum += g[k];
-      dx[static_cast<int64_t>(id)] = sum;
+    LN_NO_UNROLL
+    for (int64_t start = 0; start < y.cols; start += kWarp) {
+      const int64_t col = start + lane();
+      const int count = static_cast<int>(y.cols - start < kWarp ? y.cols - start : kWarp);
+      const T id = col < y.cols ? ids[col] : T(-1), gradient = col < y.cols ? g[col] : T(0);
+      T sum = 0;
+      bool leads = col < y.cols;
+      LN_NO_UNROLL
+      for (int k = 0; k < count; ++k) {
+        const T other = __shfl_sync(0xffffffffu, id, k), its_gradient = __shfl_sync(0xffffffffu, gradient, k);
+        if (other != id) continue;
+        leads = leads && k >= lane();
+        sum += its_gradient;
+      }
+      if (leads) dx[static_cast<int64_t>(id)] += sum;
+      __syncwarp();  // another lane may go on with it
     }
   }
 }
@@ -182,84 +223,111 @@ LN_KERNELS(take_cols_backward, TakeColsArgs, kThreads)
 
 namespace {
 
-int64_t chunks_of(const Piece& piece) { return (piece.rows * piece.cols + kChunk - 1) / kChunk; }
-
-// Pairs of which one wants a gradient (backward) or all (forward).
-class Pairs {
+// Blocks of which one wants a gradient (backward) or all (forward).
+template <class T>
+class Blocks {
  public:
-  explicit Pairs(bool backward) : backward_(backward) {}
-  void add(const Piece& x, const Piece& y) {
-    if (chunks_of(x) == 0 || (backward_ && !x.grad)) return;
-    from_.push_back(x);
-    to_.push_back(y);
+  void add(const void* from, int64_t from_ld, void* to, int64_t to_ld, int64_t rows, int64_t cols) {
+    if (!to || rows == 0 || cols == 0) return;
+    const bool flat = from_ld == cols && to_ld == cols;
+    const Block block{from, to, from_ld, to_ld, flat ? 1 : rows, flat ? rows * cols : cols, false};
+    blocks_.push_back(block);
+    blocks_.back().packs = block.rows == 1 ? aligned(from) && aligned(to)
+                                           : in_packs<T>(from, from_ld, cols) && in_packs<T>(to, to_ld, cols);
+    elements_ += rows * cols;
+    largest_ = std::max(largest_, rows * cols);
   }
   void launch(Queue& queue, const Kernel& kernel) const {
-    if (from_.empty()) return;
-    PairsArgs args{};
-    args.count = static_cast<int64_t>(from_.size());
-    args.from = queue.upload(from_.data(), args.count);
-    args.to = queue.upload(to_.data(), args.count);
+    if (blocks_.empty()) return;
+    constexpr int64_t kEnough = 1 << 14, kMost = 1024;  // units that fill a device, elements of one
+    BlocksArgs args{};
+    args.count = static_cast<int64_t>(blocks_.size());
+    // Fewer threads for small blocks, more elements a search for many.
+    while ((4 << args.lanes_log2) < largest_ && (1 << args.lanes_log2) < kWarp) ++args.lanes_log2;
+    args.unit = 4 << args.lanes_log2;
+    while ((1 << args.lanes_log2) == kWarp && args.unit < kMost && elements_ / args.unit > kEnough) args.unit *= 2;
+    args.blocks = queue.upload(blocks_.data(), args.count);
     int64_t* begin = queue.room(args.count + 1, &args.begin);
     begin[0] = 0;
-    for (int64_t i = 0; i < args.count; ++i) begin[i + 1] = begin[i] + chunks_of(from_[i]);
+    for (int64_t i = 0; i < args.count; ++i)
+      begin[i + 1] = begin[i] + (blocks_[i].rows * blocks_[i].cols + args.unit - 1) / args.unit;
     args.units = begin[args.count];
-    queue.launch(kernel, blocks_for(args.units, kThreads / kWarp), kThreads, 0, args);
+    queue.launch(kernel, blocks_for(args.units << args.lanes_log2, kThreads), kThreads, 0, args);
   }
 
  private:
-  const bool backward_;
-  std::vector<Piece> from_, to_;
+  std::vector<Block> blocks_;
+  int64_t elements_ = 0, largest_ = 0;
 };
 
+// From x to elements that lie one after another, and back.
 template <class T>
-Pairs concatenated(const Batch& batch, bool side_by_side, bool backward) {
+void copy_out(Queue& queue, const Batch& batch) {
+  LN_KERNEL_OF(kernel, "shape", "copy_blocks");
+  Blocks<T> blocks;
+  for (int64_t i = 0; i < batch.members; ++i) {
+    const Piece& x = batch.arguments[0].pieces[i];
+    blocks.add(x.value, x.ld, batch.result.pieces[i].value, x.cols, x.rows, x.cols);
+  }
+  blocks.launch(queue, kernel);
+}
+template <class T>
+void add_back(Queue& queue, const Batch& batch) {
+  LN_KERNEL_OF(kernel, "shape", "add_blocks");
+  Blocks<T> blocks;
+  for (int64_t i = 0; i < batch.members; ++i) {
+    const Piece& x = batch.arguments[0].pieces[i];
+    blocks.add(batch.result.pieces[i].grad, x.cols, x.grad, x.ld, x.rows, x.cols);
+  }
+  blocks.launch(queue, kernel);
+}
+
+// Calls visit(part, where it begins in the result) for the parts of all members.
+template <class Visit>
+void for_parts(const Batch& batch, bool side_by_side, const Visit& visit) {
   const Operand& list = batch.arguments[0];
-  Pairs pairs(backward);
   for (int64_t i = 0; i < batch.members; ++i) {
     const Piece& result = batch.result.pieces[i];
     int64_t start = 0;
     for (int64_t k = list.begin[i]; k < list.begin[i + 1]; ++k) {
-      const Piece& part = list.pieces[k];
-      pairs.add(part, {static_cast<T*>(result.value) + start, backward ? static_cast<T*>(result.grad) + start : nullptr,
-                       part.rows, part.cols, result.ld});
-      start += side_by_side ? part.cols : part.rows * result.ld;
+      visit(list.pieces[k], result, start);
+      start += side_by_side ? list.pieces[k].cols : list.pieces[k].rows * result.ld;
     }
   }
-  return pairs;
 }
-
 template <class T>
 void concat_forward(Queue& queue, const Batch& batch, bool side_by_side) {
-  LN_KERNEL_OF(kernel, "shape", "copy_pairs");
-  concatenated<T>(batch, side_by_side, false).launch(queue, kernel);
+  LN_KERNEL_OF(kernel, "shape", "copy_blocks");
+  Blocks<T> blocks;
+  for_parts(batch, side_by_side, [&](const Piece& x, const Piece& y, int64_t start) {
+    blocks.add(x.value, x.ld, static_cast<T*>(y.value) + start, y.ld, x.rows, x.cols);
+  });
+  blocks.launch(queue, kernel);
 }
 template <class T>
 void concat_backward(Queue& queue, const Batch& batch, bool side_by_side) {
-  LN_KERNEL_OF(kernel, "shape", "add_pairs");
-  if (batch.arguments[0].wants_grad) concatenated<T>(batch, side_by_side, true).launch(queue, kernel);
+  LN_KERNEL_OF(kernel, "shape", "add_blocks");
+  if (!batch.arguments[0].wants_grad) return;
+  Blocks<T> blocks;
+  for_parts(batch, side_by_side, [&](const Piece& x, const Piece& y, int64_t start) {
+    blocks.add(static_cast<const T*>(y.grad) + start, y.ld, x.grad, x.ld, x.rows, x.cols);
+  });
+  blocks.launch(queue, kernel);
 }
 
-// A piece a row of the result: the row of x that it is.
-template <class T>
-std::vector<Piece> taken_rows(const Batch& batch) {
-  std::vector<Piece> rows;
-  for (int64_t i = 0; i < batch.members; ++i) {
-    const Piece& x = batch.arguments[0].pieces[i];
-    for (int64_t r = 0; r < batch.result.pieces[i].rows; ++r) {
-      const int64_t start = batch.payload[i][r] * x.ld;
-      rows.push_back(
-          {static_cast<T*>(x.value) + start, x.grad ? static_cast<T*>(x.grad) + start : nullptr, 1, x.cols, x.cols});
-    }
-  }
-  return rows;
-}
-
-TakeColsArgs take_cols_args(Queue& queue, const Batch& batch) {
+template <class Units>
+TakeColsArgs take_cols_args(Queue& queue, const Batch& batch, const Units& units_of) {
   TakeColsArgs args{};
-  args.members = members_of(queue, batch, 3, [&](int64_t i) { return batch.result.pieces[i].rows; });
+  args.members = members_of(queue, batch, 3, [&](int64_t i) { return units_of(batch.result.pieces[i]); });
   return args;
 }
 
+// The elements of a vector stay in order.
+bool only_vectors(const Batch& batch) {
+  for (int64_t i = 0; i < batch.members; ++i)
+    if (batch.result.pieces[i].rows > 1 && batch.result.pieces[i].cols > 1) return false;
+  return true;
+}
 TransposeArgs tiles_of(Queue& queue, const Batch& batch) {
   TransposeArgs args{};
   args.members = members_of(queue, batch, 2, [&](int64_t i) {
@@ -274,48 +342,67 @@ TransposeArgs tiles_of(Queue& queue, const Batch& batch) {
 template <class T>
 void constant_forward(Queue& queue, const Batch& batch) {
   LN_KERNEL_OF(kernel, "shape", "constant_forward");
-  ConstantArgs args{};
-  args.members = members_of(queue, batch, 1, [&](int64_t i) { return chunks_of(batch.result.pieces[i]); });
-  args.value = batch.attributes[0];
-  queue.launch(kernel, blocks_for(args.members.units, kThreads / kWarp), kThreads, 0, args);
+  const Piece& result = batch.result.matrix;
+  const ConstantArgs args{result.value, result.rows * result.cols, batch.attributes[0]};
+  queue.launch(kernel, blocks_for(args.elements, 4 * kThreads), kThreads, 0, args);
 }
 template <class T>
 void constant_backward(Queue&, const Batch&) {}
 
 template <class T>
 void copy_forward(Queue& queue, const Batch& batch) {
-  LN_KERNEL_OF(kernel, "shape", "copy_pairs");
-  Pairs pairs(false);
-  for (int64_t i = 0; i < batch.members; ++i) pairs.add(batch.arguments[0].pieces[i], batch.result.pieces[i]);
-  pairs.launch(queue, kernel);
+  copy_out<T>(queue, batch);
 }
 template <class T>
 void copy_backward(Queue& queue, const Batch& batch) {
-  LN_KERNEL_OF(kernel, "shape", "add_pairs");
-  if (!batch.arguments[0].wants_grad) return;
-  Pairs pairs(true);
-  for (int64_t i = 0; i < batch.members; ++i) pairs.add(batch.arguments[0].pieces[i], batch.result.pieces[i]);
-  pairs.launch(queue, kernel);
+  if (batch.arguments[0].wants_grad) add_back<T>(queue, batch);
 }
 
 template <class T>
 void take_rows_forward(Queue& queue, const Batch& batch) {
-  const std::vector<Piece> rows = taken_rows<T>(batch);
-  gather<T>(queue, rows.data(), static_cast<int64_t>(rows.size()), batch.result.matrix.value, batch.result.matrix.ld);
+  const Operand& argument = batch.arguments[0];
+  const Piece& result = batch.result.matrix;
+  if (argument.matrix.value) {
+    std::vector<int32_t> numbers;
+    int64_t first = 0;
+    for (int64_t i = 0; i < batch.members; ++i) {
+      for (int64_t r = 0; r < batch.result.pieces[i].rows; ++r)
+        numbers.push_back(static_cast<int32_t>(first + batch.payload[i][r]));
+      first += argument.pieces[i].rows;
+    }
+    return gather_rows<T>(queue, argument.matrix, numbers, result.value, result.ld);
+  }
+  std::vector<void*> rows;
+  for (int64_t i = 0; i < batch.members; ++i)
+    for (int64_t r = 0; r < batch.result.pieces[i].rows; ++r)
+      rows.push_back(static_cast<T*>(argument.pieces[i].value) + batch.payload[i][r] * argument.pieces[i].ld);
+  gather_rows<T>(queue, rows, result.cols, result.value, result.ld);
 }
 template <class T>
 void take_rows_backward(Queue& queue, const Batch& batch) {
-  if (!batch.arguments[0].wants_grad) return;
-  const std::vector<Piece> rows = taken_rows<T>(batch);
-  scatter_add<T>(queue, batch.result.matrix.grad, batch.result.matrix.ld, rows.data(),
-                 static_cast<int64_t>(rows.size()), true);
+  static thread_local Numbering taken;
+  const Operand& argument = batch.arguments[0];
+  const Piece& result = batch.result.matrix;
+  if (!argument.wants_grad) return;
+  std::vector<int32_t> target_of;
+  std::vector<void*> targets;
+  for (int64_t i = 0; i < batch.members; ++i) {
+    const Piece& x = argument.pieces[i];
+    const auto before = static_cast<int32_t>(targets.size());
+    taken.forget();
+    for (int64_t r = 0; r < batch.result.pieces[i].rows; ++r)
+      target_of.push_back(before + taken.of(batch.payload[i][r]));
+    for (const int64_t row : taken.met()) targets.push_back(x.grad ? static_cast<T*>(x.grad) + row * x.ld : nullptr);
+  }
+  add_rows<T>(queue, result.grad, result.ld, result.cols, target_of, targets);
 }
 
 template <class T>
 void take_cols_forward(Queue& queue, const Batch& batch) {
   LN_KERNEL_OF(kernel, "shape", "take_cols_forward");
   Fault* const fault = queue.fault(batch.fault);
-  TakeColsArgs args = take_cols_args(queue, batch);
+  TakeColsArgs args =
+      take_cols_args(queue, batch, [](const Piece& y) { return (y.rows * y.cols + kChunk - 1) / kChunk; });
   args.fault = fault;
   queue.launch(kernel, blocks_for(args.members.units, kThreads / kWarp), kThreads, 0, args);
 }
@@ -323,13 +410,14 @@ template <class T>
 void take_cols_backward(Queue& queue, const Batch& batch) {
   LN_KERNEL_OF(kernel, "shape", "take_cols_backward");
   if (!batch.arguments[0].wants_grad) return;
-  const TakeColsArgs args = take_cols_args(queue, batch);
+  const TakeColsArgs args = take_cols_args(queue, batch, [](const Piece& y) { return y.cols == 0 ? 0 : y.rows; });
   queue.launch(kernel, blocks_for(args.members.units, kThreads / kWarp), kThreads, 0, args);
 }
 
 template <class T>
 void transpose_forward(Queue& queue, const Batch& batch) {
   LN_KERNEL_OF(kernel, "shape", "transpose_forward");
+  if (only_vectors(batch)) return copy_out<T>(queue, batch);
   const TransposeArgs args = tiles_of(queue, batch);
   queue.launch(kernel, blocks_for(args.members.units, 1), kTile * kTileRows, 0, args);
 }
@@ -337,6 +425,7 @@ template <class T>
 void transpose_backward(Queue& queue, const Batch& batch) {
   LN_KERNEL_OF(kernel, "shape", "transpose_backward");
   if (!batch.arguments[0].wants_grad) return;
+  if (only_vectors(batch)) return add_back<T>(queue, batch);
   const TransposeArgs args = tiles_of(queue, batch);
   queue.launch(kernel, blocks_for(args.members.units, 1), kTile * kTileRows, 0, args);
 }

@@ -6,22 +6,44 @@
 #include "../ops/updates.h"
 #include "kernel.h"
 #ifndef LN_DEVICE_CODE
+#include <numeric>
+
 #include "transfer.h"
 #endif
 
 namespace lazynet::cuda {
 
-// Rows that lie anywhere, and a matrix of them; by packs of `pack` elements.
+// How rows are read: by packs of `pack` elements, each row by 2^lanes_log2 threads.
+struct RowShape {
+  int64_t cols;  // packs
+  int pack;
+  int lanes_log2;
+};
+// Rows that lie anywhere, and a matrix of them.
 struct RowsArgs {
-  const void* const* rows;
-  const int64_t* order;  // scatter_add of rows that share memory: numbers of matrix rows, those of a target together
-  const int64_t* begin;  // where in `order` those of a target begin; null: row i goes to target i
-  int64_t count;         // of rows, or of targets
-  int64_t cols;          // packs
+  const void* const* rows;  // null: row i is that of `number[i]` in `table`
+  const int32_t* numbers;
+  const void* table;
+  int64_t table_ld;  // elements
+  int64_t count;
   void* matrix;
   int64_t ld;  // elements
-  int pack;
-  int lanes_log2;  // threads that share a row
+  RowShape shape;
+};
+
+// Some of the rows of a matrix that go to one target.
+struct RowPart {
+  void* target;
+  int32_t begin, end;  // in `order`
+};
+struct SumRowsArgs {
+  const void* matrix;
+  int64_t ld;            // elements
+  const int32_t* order;  // numbers of rows; null: all, in order
+  const RowPart* parts;
+  int64_t count;
+  int64_t adding;  // the first of them, which are added to the target; the others are written to it
+  RowShape shape;
 };
 
 constexpr int kSumRows = kThreads / kWarp;  // of threads in a block of column sums
@@ -86,28 +108,30 @@ enum UpdateKind : int { kPlainSgd, kMomentumSgd, kAdagrad, kAdam };
 
 #ifdef LN_DEVICE_CODE
 
-template <class T, class Visit>
-LN_DEVICE void for_rows(const RowsArgs& args, const Visit& visit) {
-  const int lanes = 1 << args.lanes_log2, first = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const int64_t rows = thread_count() >> args.lanes_log2;
+template <class Visit>
+LN_DEVICE void for_rows(const RowShape& shape, int64_t count, const Visit& visit) {
+  const int lanes = 1 << shape.lanes_log2, first = static_cast<int>(threadIdx.x) & (lanes - 1);
+  const int64_t rows = thread_count() >> shape.lanes_log2;
   LN_NO_UNROLL
-  for (int64_t row = thread_number() >> args.lanes_log2; row < args.count; row += rows) LN_NO_UNROLL
-  for (int64_t col = first; col < args.cols; col += lanes) visit(row, col);
+  for (int64_t row = thread_number() >> shape.lanes_log2; row < count; row += rows) LN_NO_UNROLL
+  for (int64_t col = first; col < shape.cols; col += lanes) visit(row, col);
 }
-template <class P>
-LN_DEVICE P* matrix_at(const RowsArgs& args, int64_t row, int64_t col, int64_t element_bytes) {
-  return reinterpret_cast<P*>(static_cast<char*>(args.matrix) + row * args.ld * element_bytes) + col;
+template <class T, class P>
+LN_DEVICE const P& pack_of(const void* matrix, int64_t ld, int64_t row, int64_t col) {
+  return reinterpret_cast<const P*>(static_cast<const T*>(matrix) + row * ld)[col];
 }
 
 template <class T>
 LN_DEVICE void gather(const RowsArgs& args) {
   const auto copy = [&](auto pack) {
     using P = decltype(pack);
-    for_rows<T>(args, [&](int64_t row, int64_t col) {
-      *matrix_at<P>(args, row, col, sizeof(T)) = static_cast<const P*>(args.rows[row])[col];
+    for_rows(args.shape, args.count, [&](int64_t row, int64_t col) {
+      const_cast<P&>(pack_of<T, P>(args.matrix, args.ld, row, col)) =
+          args.rows ? static_cast<const P*>(args.rows[row])[col]
+                    : pack_of<T, P>(args.table, args.table_ld, args.numbers[row], col);
     });
   };
-  if (args.pack > 1)
+  if (args.shape.pack > 1)
     copy(Pack<T>{});
   else
     copy(T{});
@@ -128,28 +152,42 @@ template <class T>
 LN_DEVICE void scatter_add(const RowsArgs& args) {
   const auto run = [&](auto pack) {
     using P = decltype(pack);
-    for_rows<T>(args, [&](int64_t row, int64_t col) {
+    for_rows(args.shape, args.count, [&](int64_t row, int64_t col) {
       if (!args.rows[row]) return;
-      P* to = static_cast<P*>(const_cast<void*>(args.rows[row])) + col;
-      if (!args.begin) return add(to, *matrix_at<const P>(args, row, col, sizeof(T)));
-      P sum = *to;
-      LN_UNROLL_BY(4)  // several loads on their way: a frequent word has a long list
-      for (int64_t i = args.begin[row]; i < args.begin[row + 1]; ++i)
-        add(&sum, *matrix_at<const P>(args, args.order[i], col, sizeof(T)));
-      *to = sum;
+      add(static_cast<P*>(const_cast<void*>(args.rows[row])) + col, pack_of<T, P>(args.matrix, args.ld, row, col));
     });
   };
-  if (args.pack > 1)
+  if (args.shape.pack > 1)
     run(Pack<T>{});
   else
     run(T{});
 }
 LN_KERNELS(scatter_add, RowsArgs, kThreads)
 
+template <class T>
+LN_DEVICE void sum_rows(const SumRowsArgs& args) {
+  const auto run = [&](auto pack) {
+    using P = decltype(pack);
+    for_rows(args.shape, args.count, [&](int64_t row, int64_t col) {
+      const RowPart part = args.parts[row];
+      P* to = static_cast<P*>(part.target) + col;
+      P sum = row < args.adding ? *to : P{};
+      LN_UNROLL_BY(4)  // several loads on their way
+      for (int32_t i = part.begin; i < part.end; ++i)
+        add(&sum, pack_of<T, P>(args.matrix, args.ld, args.order ? args.order[i] : i, col));
+      *to = sum;
+    });
+  };
+  if (args.shape.pack > 1)
+    run(Pack<T>{});
+  else
+    run(T{});
+}
+LN_KERNELS(sum_rows, SumRowsArgs, kThreads)
+
 // A block sums kWarp columns of a part, its warps every kSumRows-th row each.
 template <class T>
 LN_DEVICE void column_sums(const ColumnSumsArgs& args) {
-  LN_SHARED(T, partial, kThreads);
   const int64_t tiles = (args.cols + kWarp - 1) / kWarp;
   LN_NO_UNROLL
   for (int64_t unit = blockIdx.x; unit < tiles * args.parts; unit += gridDim.x) {
@@ -160,11 +198,8 @@ LN_DEVICE void column_sums(const ColumnSumsArgs& args) {
     if (col < args.cols)
       for (int64_t row = first + threadIdx.x / kWarp; row < end; row += kSumRows)
         sum += static_cast<const T*>(args.matrix)[row * args.ld + col];
-    __syncthreads();  // those of the unit before are read
-    partial[threadIdx.x] = sum;
-    __syncthreads();
+    sum = fold_over_warps<Add>(sum);
     if (threadIdx.x >= kWarp || col >= args.cols) continue;
-    for (int k = 1; k < kSumRows; ++k) sum += partial[k * kWarp + threadIdx.x];
     T* to = static_cast<T*>(args.partial) + part * args.cols + col;
     *to = args.parts == 1 ? *to + sum : sum;
   }
@@ -290,64 +325,62 @@ LN_KERNELS(finish_sum_of_squares, FinishSquaresArgs, kThreads)
 
 namespace {
 
-bool aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
-
-// The rows of pieces, of their values or gradients, where a matrix is gathered from them or scattered to them.
-struct Rows {
-  std::vector<const void*> addresses;
-  bool packs = true;  // all can be read 16 bytes at a time
-};
 template <class T>
-Rows rows_of(const Piece* pieces, int64_t count, void* Piece::* base, const void* matrix, int64_t ld) {
-  constexpr int64_t kPack = 16 / sizeof(T);
-  Rows rows;
-  rows.packs = aligned(matrix) && ld % kPack == 0 && count > 0 && pieces[0].cols % kPack == 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const Piece& piece = pieces[i];
-    const char* row = static_cast<const char*>(piece.*base);
-    rows.packs = rows.packs && aligned(row) && (piece.rows <= 1 || piece.ld % kPack == 0);
-    const int64_t step = row ? piece.ld * static_cast<int64_t>(sizeof(T)) : 0;
-    for (int64_t r = 0; r < piece.rows; ++r) rows.addresses.push_back(row + r * step);
-  }
-  return rows;
+RowShape shape_of(bool packs, int64_t cols) {
+  RowShape shape{};
+  shape.pack = packs ? 16 / sizeof(T) : 1;
+  shape.cols = cols / shape.pack;
+  shape.lanes_log2 = lanes_log2_for(shape.cols);
+  return shape;
+}
+template <class Args>
+void launch_rows(Queue& queue, const Kernel& kernel, const Args& args) {
+  if (args.shape.cols == 0) return;
+  queue.launch(kernel, blocks_for(args.count << args.shape.lanes_log2, kThreads), kThreads, 0, args);
 }
 
+// The addresses of all rows of pieces, of their values or gradients.
 template <class T>
-RowsArgs args_of(const Rows& rows, int64_t cols, const void* matrix, int64_t ld) {
+std::vector<void*> addresses_of(const Piece* pieces, int64_t count, void* Piece::* base) {
+  std::vector<void*> addresses;
+  for (int64_t i = 0; i < count; ++i) {
+    char* row = static_cast<char*>(pieces[i].*base);
+    const int64_t step = row ? pieces[i].ld * static_cast<int64_t>(sizeof(T)) : 0;
+    for (int64_t r = 0; r < pieces[i].rows; ++r) addresses.push_back(row + r * step);
+  }
+  return addresses;
+}
+template <class T>
+RowsArgs args_of(Queue& queue, const std::vector<void*>& rows, int64_t cols, const void* matrix, int64_t ld) {
   RowsArgs args{};
-  args.count = static_cast<int64_t>(rows.addresses.size());
-  args.pack = rows.packs ? 16 / sizeof(T) : 1;
-  args.cols = cols / args.pack;
+  bool packs = in_packs<T>(matrix, ld, cols);
+  for (std::size_t i = 0; i < rows.size() && packs; ++i) packs = aligned(rows[i]);
+  args.count = static_cast<int64_t>(rows.size());
+  args.rows = queue.upload(rows.data(), args.count);
   args.matrix = const_cast<void*>(matrix);
   args.ld = ld;
-  while ((1 << args.lanes_log2) < args.cols && (1 << args.lanes_log2) < kThreads) ++args.lanes_log2;
+  args.shape = shape_of<T>(packs, cols);
   return args;
 }
 
-void launch_rows(Queue& queue, const Kernel& kernel, const RowsArgs& args) {
-  if (args.cols == 0) return;
-  queue.launch(kernel, blocks_for(args.count << args.lanes_log2, kThreads), kThreads, 0, args);
-}
-
-// Row numbers by target, and the targets; in the order of rows within each. Empty where targets overlap in part.
+// The different ones of addresses that may be equal, and the number of each. Empty where rows overlap in part.
 struct Targets {
-  std::vector<const void*> addresses;
-  std::vector<int64_t> order, begin;
+  std::vector<void*> addresses;
+  std::vector<int32_t> numbers;
 };
-Targets targets_of(const std::vector<const void*>& rows, int64_t row_bytes) {
+Targets targets_of(const std::vector<void*>& rows, int64_t row_bytes) {
+  std::vector<int32_t> order(rows.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return rows[a] < rows[b]; });
   Targets targets;
-  for (int64_t i = 0; i < static_cast<int64_t>(rows.size()); ++i)
-    if (rows[i]) targets.order.push_back(i);
-  std::stable_sort(targets.order.begin(), targets.order.end(), [&](int64_t a, int64_t b) { return rows[a] < rows[b]; });
-  for (std::size_t i = 0; i < targets.order.size(); ++i) {
-    const void* address = rows[targets.order[i]];
-    if (!targets.addresses.empty() && targets.addresses.back() == address) continue;
-    if (!targets.addresses.empty() && static_cast<const char*>(targets.addresses.back()) + row_bytes > address)
-      return {};
-    targets.addresses.push_back(address);
-    targets.begin.push_back(static_cast<int64_t>(i));
+  targets.numbers.resize(rows.size());
+  for (const int32_t i : order) {
+    if (targets.addresses.empty() || targets.addresses.back() != rows[i]) {
+      if (!targets.addresses.empty() && static_cast<char*>(targets.addresses.back()) + row_bytes > rows[i]) return {};
+      targets.addresses.push_back(rows[i]);
+    }
+    targets.numbers[i] = static_cast<int32_t>(targets.addresses.size()) - 1;
   }
-  targets.begin.push_back(static_cast<int64_t>(targets.order.size()));
   return targets;
 }
 
@@ -355,11 +388,28 @@ Targets targets_of(const std::vector<const void*>& rows, int64_t row_bytes) {
 
 template <class T>
 void gather(Queue& queue, const Piece* pieces, int64_t count, void* matrix, int64_t ld) {
-  LN_KERNEL_OF(kernel, "transfer", "gather");
   if (count == 0) return;
-  const Rows rows = rows_of<T>(pieces, count, &Piece::value, matrix, ld);
-  RowsArgs args = args_of<T>(rows, pieces[0].cols, matrix, ld);
-  args.rows = queue.upload(rows.addresses.data(), args.count);
+  gather_rows<T>(queue, addresses_of<T>(pieces, count, &Piece::value), pieces[0].cols, matrix, ld);
+}
+
+template <class T>
+void gather_rows(Queue& queue, const std::vector<void*>& rows, int64_t cols, void* matrix, int64_t ld) {
+  LN_KERNEL_OF(kernel, "transfer", "gather");
+  launch_rows(queue, kernel, args_of<T>(queue, rows, cols, matrix, ld));
+}
+
+template <class T>
+void gather_rows(Queue& queue, const Piece& table, const std::vector<int32_t>& numbers, void* matrix, int64_t ld) {
+  LN_KERNEL_OF(kernel, "transfer", "gather");
+  RowsArgs args{};
+  args.count = static_cast<int64_t>(numbers.size());
+  args.numbers = queue.upload(numbers.data(), args.count);
+  args.table = table.value;
+  args.table_ld = table.ld;
+  args.matrix = matrix;
+  args.ld = ld;
+  args.shape =
+      shape_of<T>(in_packs<T>(matrix, ld, table.cols) && in_packs<T>(table.value, table.ld, table.cols), table.cols);
   launch_rows(queue, kernel, args);
 }
 
@@ -368,27 +418,62 @@ void scatter_add(Queue& queue, const void* matrix, int64_t ld, const Piece* piec
   LN_KERNEL_OF(kernel, "transfer", "scatter_add");
   if (count == 0) return;
   const int64_t cols = pieces[0].cols;
-  const Rows rows = rows_of<T>(pieces, count, &Piece::grad, matrix, ld);
-  RowsArgs args = args_of<T>(rows, cols, matrix, ld);
-  if (!overlapping) {
-    args.rows = queue.upload(rows.addresses.data(), args.count);
-    return launch_rows(queue, kernel, args);
+  const std::vector<void*> rows = addresses_of<T>(pieces, count, &Piece::grad);
+  if (!overlapping) return launch_rows(queue, kernel, args_of<T>(queue, rows, cols, matrix, ld));
+  const Targets targets = targets_of(rows, cols * static_cast<int64_t>(sizeof(T)));
+  if (!targets.numbers.empty()) return add_rows<T>(queue, matrix, ld, cols, targets.numbers, targets.addresses);
+  for (std::size_t i = 0; i < rows.size(); ++i) {  // row after row, each whole before the next
+    const void* row = static_cast<const T*>(matrix) + static_cast<int64_t>(i) * ld;
+    launch_rows(queue, kernel, args_of<T>(queue, {rows[i]}, cols, row, ld));
   }
-  const Targets targets = targets_of(rows.addresses, cols * static_cast<int64_t>(sizeof(T)));
-  if (targets.begin.empty()) {  // row after row, each whole before the next
-    for (int64_t i = 0; i < args.count; ++i) {
-      RowsArgs one = args;
-      one.count = 1;
-      one.rows = queue.upload(&rows.addresses[i], 1);
-      one.matrix = static_cast<T*>(args.matrix) + i * ld;
-      launch_rows(queue, kernel, one);
+}
+
+template <class T>
+void add_rows(Queue& queue, const void* matrix, int64_t ld, int64_t cols, const std::vector<int32_t>& target_of,
+              const std::vector<void*>& targets) {
+  LN_KERNEL_OF(kernel, "transfer", "sum_rows");
+  // A frequent word has thousands of rows: they are added in parts, then the parts.
+  constexpr int32_t kMostRows = 32;
+  std::vector<int32_t> end(targets.size() + 1, 0), order(target_of.size());
+  for (const int32_t target : target_of) ++end[target + 1];
+  for (std::size_t i = 0; i < targets.size(); ++i) end[i + 1] += end[i];
+  std::vector<RowPart> parts, rest, later;  // what is added at once; partial sums; and what adds those
+  bool packs = in_packs<T>(matrix, ld, cols);
+  int32_t partial = 0;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (!targets[i] || end[i] == end[i + 1]) continue;
+    packs = packs && aligned(targets[i]);
+    if (end[i + 1] - end[i] <= kMostRows) {
+      parts.push_back({targets[i], end[i], end[i + 1]});
+      continue;
     }
-    return;
+    const int32_t first = partial;
+    for (int32_t begin = end[i]; begin < end[i + 1]; begin += kMostRows, ++partial)
+      rest.push_back({nullptr, begin, std::min(begin + kMostRows, end[i + 1])});
+    later.push_back({targets[i], first, partial});
   }
-  args.count = static_cast<int64_t>(targets.addresses.size());
-  args.rows = queue.upload(targets.addresses.data(), args.count);
-  args.order = queue.upload(targets.order.data(), static_cast<int64_t>(targets.order.size()));
-  args.begin = queue.upload(targets.begin.data(), args.count + 1);
+  for (std::size_t i = 0; i < target_of.size(); ++i) order[end[target_of[i]]++] = static_cast<int32_t>(i);
+  constexpr int64_t kPack = 16 / sizeof(T);
+  const int64_t partial_ld = (cols + kPack - 1) / kPack * kPack;
+  T* sums = nullptr;
+  if (partial) sums = static_cast<T*>(queue.scratch(static_cast<std::size_t>(partial * partial_ld) * sizeof(T)));
+  for (std::size_t i = 0; i < rest.size(); ++i) rest[i].target = sums + static_cast<int64_t>(i) * partial_ld;
+  SumRowsArgs args{};
+  args.matrix = matrix;
+  args.ld = ld;
+  args.shape = shape_of<T>(packs, cols);
+  args.order = queue.upload(order.data(), static_cast<int64_t>(order.size()));
+  args.adding = static_cast<int64_t>(parts.size());
+  parts.insert(parts.end(), rest.begin(), rest.end());
+  args.count = static_cast<int64_t>(parts.size());
+  args.parts = queue.upload(parts.data(), args.count);
+  launch_rows(queue, kernel, args);
+  if (!partial) return;
+  args.matrix = sums;
+  args.ld = partial_ld;
+  args.order = nullptr;
+  args.count = args.adding = static_cast<int64_t>(later.size());
+  args.parts = queue.upload(later.data(), args.count);
   launch_rows(queue, kernel, args);
 }
 
@@ -486,13 +571,17 @@ double sum_of_squares(Queue& queue, const Stretch* stretches, int64_t count) {
   return result;
 }
 
-#define LN_INSTANTIATE_TRANSFER(T)                                                               \
-  template void gather<T>(Queue&, const Piece*, int64_t, void*, int64_t);                        \
-  template void scatter_add<T>(Queue&, const void*, int64_t, const Piece*, int64_t, bool);       \
-  template void add_column_sums<T>(Queue&, const void*, int64_t, int64_t, int64_t, bool, void*); \
-  template void add_one<T>(Queue&, void*);                                                       \
-  template int64_t first_non_finite<T>(Queue&, const void*, int64_t, int64_t, int64_t);          \
-  template void update<T>(Queue&, int, const Update*, int64_t);                                  \
+#define LN_INSTANTIATE_TRANSFER(T)                                                                 \
+  template void gather<T>(Queue&, const Piece*, int64_t, void*, int64_t);                          \
+  template void scatter_add<T>(Queue&, const void*, int64_t, const Piece*, int64_t, bool);         \
+  template void gather_rows<T>(Queue&, const std::vector<void*>&, int64_t, void*, int64_t);        \
+  template void gather_rows<T>(Queue&, const Piece&, const std::vector<int32_t>&, void*, int64_t); \
+  template void add_rows<T>(Queue&, const void*, int64_t, int64_t, const std::vector<int32_t>&,    \
+                            const std::vector<void*>&);                                            \
+  template void add_column_sums<T>(Queue&, const void*, int64_t, int64_t, int64_t, bool, void*);   \
+  template void add_one<T>(Queue&, void*);                                                         \
+  template int64_t first_non_finite<T>(Queue&, const void*, int64_t, int64_t, int64_t);            \
+  template void update<T>(Queue&, int, const Update*, int64_t);                                    \
   template double sum_of_squares<T>(Queue&, const Stretch*, int64_t);
 LN_INSTANTIATE_TRANSFER(float)
 LN_INSTANTIATE_TRANSFER(double)
