@@ -115,6 +115,15 @@ RAGGED = [
     ragged("matmul_transpose_a", pairs((7, 0), (7, 5)), pairs((0, 33), (0, 3))),
     ragged("matmul_transpose_b", pairs((0, 7), (5, 7)), pairs((5, 0), (40, 0))),
     ragged("matmul_both", pairs((7, 0), (5, 7)), pairs((0, 33), (40, 0))),
+    # Tiles of other sizes, and sums that are cuBLAS's.
+    *[
+        replace(BY_NAME["matmul_transpose_b"], name=f"matmul_{name}", shapes=[*shapes, ((1, 9), (2, 9))])
+        for name, shapes in (
+            ("tiles_of_64", [((61, 9), (63, 9))] * 150),
+            ("tiles_of_32", [((31, 20), (30, 20))] * 100),
+            ("long", [((3, 300), (5, 300))]),
+        )
+    ],
     *[
         case_of(
             f"lookup_{n}", ("lookup",), lambda g, t, n=n: ln.lookup(g, t, [(7 * i * i) % 50 for i in range(n)]),
@@ -189,6 +198,11 @@ RAGGED = [
         "linear_cross_entropy_wide", ("linear_cross_entropy",),
         lambda g, x, w, b: ln.linear_cross_entropy(x, w, targets_of(x, 100), b, ignore_index=1, label_smoothing=0.1),
         [((n, 33), (33, 100), (1, 100)) for n in LENGTHS[1:]], shared=(1, 2),
+    ),
+    case_of(
+        "linear_cross_entropy_in_blocks", ("linear_cross_entropy",),
+        lambda g, x, w, b: ln.linear_cross_entropy(x, w, targets_of(x, 66000), b, label_smoothing=0.1),
+        [((n, 2), (2, 66000), (1, 66000)) for n in (1, 130)], shared=(1, 2),
     ),
     ragged("linear_cross_entropy_transposed", lambda n: ((n, 33), (6, 33))),
     ragged("cross_entropy", rows(5), smallest=0),
