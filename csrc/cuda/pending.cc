@@ -14,7 +14,7 @@
 #define LN_PENDING_normalization 0
 #define LN_PENDING_attention 0
 #define LN_PENDING_convolution 0
-#define LN_PENDING_crf 1
+#define LN_PENDING_crf 0
 #define LN_PENDING_loss 0
 #define LN_PENDING_linear_loss 0
 
