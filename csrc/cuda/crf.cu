@@ -1,337 +1,463 @@
-// Linear-chain conditional random fields (Lafferty et al. 2001): sums over all tag sequences, and the best of them. The
-// score of a sequence is start[first] + emissions + transitions[tag][next tag] + end[last].
+// Linear-chain conditional random fields: sums over all tag sequences, and the best of them. The score of a sequence is
+// start[first] + emissions + transitions[tag][next tag] + end[last].
 //
-// A block a sequence goes from place to place, a thread a tag: bound by the time of a step, K exponentials one after
-// another and a barrier, times the length of the longest sequence; T K^2 exponentials in each direction. The gradients
-// of transitions go over all places at once, by parts of them.
+// A chain is done place by place, by one block, several threads a tag, the last place's sums and the transitions in
+// shared memory: T K^2 exponentials, bound by the latency of T steps. Gradients need the sums up to every place and
+// those from there on: two chains, which two blocks do at the same time; what is made of both is done for all places at
+// once.
 #include "kernel.h"
+#include "rows.h"
 
 namespace lazynet::cuda {
 
 struct CrfArgs {
-  Members members;  // a unit is a place; a block does a member
+  Members members;  // operands: the result, emissions; a unit is a place's tag
   int64_t tags;
-  const void* transitions;
-  int64_t transitions_ld;
-  const void* start;
-  const void* end;
-  void* sums;    // of member i from row begin[i] + 2 i on: of paths up to each place; then two rows of work
-  void* rests;   // of each place: of the ways on from there; null: not kept
-  void* totals;  // of each member
+  Piece transitions, start, end;
+  int64_t directions;          // 1: sums up to every place; 2: and those from there on
+  int64_t threads_a_tag;       // a power of two
+  int64_t copies_transitions;  // to shared memory
+  void* up_to;    // log of the sum over the paths up to every place and tag, its emission included; null: not kept
+  void* from_on;  // over those from there on, without its emission
+  void* totals;   // a number a member; null: not wanted
+  void* rows;     // room for two rows each direction and member, where shared memory has none
 };
 
-struct CrfTransitionsArgs {
-  CrfArgs crf;
-  int64_t part_places, parts;
-  void* partial;  // parts x tags x tags
-};
-struct CrfFinishArgs {
-  CrfArgs crf;
-  const void* partial;
-  int64_t parts;
-  void* transitions;  // gradients; null: not wanted
-  void* start;
-  void* end;
+struct CrfGradientArgs {
+  Members members;
+  int64_t tags;
+  Piece transitions, start, end;
+  const void *up_to, *from_on, *totals;
+  // Of the gradient of transitions: places are split among blocks.
+  int64_t parts, part_places;
+  void* partial;  // parts x tags x tags; null where there is one
 };
 
 #ifdef LN_DEVICE_CODE
 
-// What a block sees of its sequence.
+// Where unit 0 of a member is.
+LN_DEVICE int64_t first_unit(const Members& members, int64_t member) {
+  return members.begin ? members.begin[member] : 0;
+}
+
+// One chain: from(s) + weight(s, o) are combined over all tags s for every tag o of the next place.
 template <class T>
 struct Chain {
-  int64_t length, tags, ld, first;  // first: number of its first place among all
-  Piece emissions, result;
-  const T *transitions, *start, *end;
-  T *sums, *work;
+  int64_t length, tags;
+  Piece emissions;
+  bool onwards;  // from the first place to the last
+  const T* weights;
+  int64_t weight_step_s, weight_step_o;
+  T *before, *after;  // sums of the last place, its emission included, and those of the next
+  T* kept;            // of all places, see CrfArgs; or null
 
-  __device__ __forceinline__ Chain(const CrfArgs& args, int64_t member) {
-    emissions = piece_of(args.members, 1, member);
-    result = piece_of(args.members, 0, member);
-    length = emissions.rows;
-    tags = args.tags;
-    ld = args.transitions_ld;
-    first = args.members.begin ? args.members.begin[member] : 0;
-    transitions = static_cast<const T*>(args.transitions);
-    start = static_cast<const T*>(args.start);
-    end = static_cast<const T*>(args.end);
-    sums = static_cast<T*>(args.sums) + (first + 2 * member) * tags;
-    work = sums + length * tags;
-  }
-  template <class Function>
-  __device__ __forceinline__ void each_tag(const Function& f) const {
-    LN_NO_UNROLL
-    for (int64_t j = threadIdx.x; j < tags; j += blockDim.x) f(j);
-  }
-  // The fold over tags, for all threads.
-  template <class Fold, class Function>
-  __device__ __forceinline__ T fold(const Function& f) const {
-    T x = Fold::template identity<T>();
-    each_tag([&](int64_t j) { x = Fold::combine(x, f(j)); });
-    return fold_block<Fold>(x);
-  }
-  // log of a sum of exponentials f(0) + ... + f(tags - 1), by one thread.
-  template <class Function>
-  __device__ __forceinline__ T log_sum(const Function& f) const {
-    T largest = -infinity<T>(), sum = 0;
-    for (int64_t i = 0; i < tags; ++i) largest = Max::combine(largest, f(i));
-    const T shift = m::abs(largest) == infinity<T>() ? T(0) : largest;
-    for (int64_t i = 0; i < tags; ++i) sum += m::exp(f(i) - shift);
-    return shift + m::log(sum);
-  }
-
-  // Sums of paths up to each place; combine(before, tag): over the tags before.
-  template <class Combine>
-  __device__ __forceinline__ void forward(const Combine& combine) const {
-    LN_NO_UNROLL
-    for (int64_t t = 0; t < length; ++t) {
-      const T *e = row_value<T>(emissions, t), *before = sums + (t - 1) * tags;
-      each_tag([&](int64_t j) { sums[t * tags + j] = (t == 0 ? start[j] : combine(before, j)) + e[j]; });
-      __syncthreads();
-    }
-  }
-  __device__ __forceinline__ void sum_forward() const {
-    forward([&](const T* before, int64_t j) {
-      return log_sum([&](int64_t i) { return before[i] + transitions[i * ld + j]; });
-    });
-  }
-  // Of no places there is one sequence, with score 0.
-  __device__ __forceinline__ T log_partition() const {
-    if (length == 0) return T(0);
-    const T* last = sums + (length - 1) * tags;
-    const T largest = fold<Max>([&](int64_t j) { return last[j] + end[j]; });
-    const T shift = m::abs(largest) == infinity<T>() ? T(0) : largest;
-    return shift + m::log(fold<Add>([&](int64_t j) { return m::exp(last[j] + end[j] - shift); }));
-  }
-  // Calls visit(place, tag, rest) from the last place to the first; rest: log of the sum over all ways on from the tag.
-  template <class Visit>
-  __device__ __forceinline__ void backward(const Visit& visit) const {
-    T *rest = work, *next = work + tags;
-    LN_NO_UNROLL
-    for (int64_t t = length - 1; t >= 0; --t) {
-      if (t < length - 1) {
-        const T* e = row_value<T>(emissions, t + 1);
-        each_tag([&](int64_t j) { next[j] = rest[j] + e[j]; });
-        __syncthreads();
-      }
-      each_tag([&](int64_t i) {
-        rest[i] = t == length - 1 ? end[i] : log_sum([&](int64_t j) { return transitions[i * ld + j] + next[j]; });
-        visit(t, i, rest[i]);
-      });
-      __syncthreads();
-    }
+  __device__ __forceinline__ T weight(int64_t s, int64_t o) const {
+    return weights[s * weight_step_s + o * weight_step_o];
   }
 };
-template <class T, class Function>
-LN_DEVICE void for_chains(const CrfArgs& args, const Function& f) {
+
+template <class T>
+LN_DEVICE Chain<T> chain_of(const CrfArgs& args, int64_t unit, T* shared) {
+  const int64_t member = unit / args.directions, tags = args.tags;
+  Chain<T> chain;
+  chain.onwards = unit % args.directions == 0;
+  chain.emissions = piece_of(args.members, 1, member);
+  chain.length = chain.emissions.rows;
+  chain.tags = tags;
+  chain.kept = static_cast<T*>(chain.onwards ? args.up_to : args.from_on);
+  if (chain.kept) chain.kept += first_unit(args.members, member);
+  const int64_t ld = args.transitions.ld;
+  chain.weights = value_of<const T>(args.transitions);
+  chain.weight_step_s = chain.onwards ? ld : 1;
+  chain.weight_step_o = chain.onwards ? 1 : ld;
+  if (args.copies_transitions) {
+    const int64_t distance = tags | 1;
+    for (int64_t i = threadIdx.x; i < tags * tags; i += blockDim.x) {
+      const int64_t row = i / tags, col = i % tags;
+      shared[chain.onwards ? row * distance + col : col * distance + row] = chain.weights[row * ld + col];
+    }
+    chain.weights = shared;
+    chain.weight_step_s = distance;
+    chain.weight_step_o = 1;
+    shared += tags * distance;
+  }
+  chain.before = args.rows ? static_cast<T*>(args.rows) + 2 * unit * tags : shared;
+  chain.after = chain.before + tags;
+  return chain;
+}
+
+struct LogSum {
+  template <class T, class Fold, class Score>
+  LN_DEVICE T over(const Fold& fold, const Score& score) {
+    const T shift = softmax_shift(fold(Max(), score));
+    return shift + m::log(fold(Add(), [&](int64_t s) { return m::exp(score(s) - shift); }));
+  }
+};
+struct Largest {
+  template <class T, class Fold, class Score>
+  LN_DEVICE T over(const Fold& fold, const Score& score) {
+    return fold(Max(), score);
+  }
+};
+
+// Goes over all places; `before` then has the sums of the last one.
+template <class Combine, class T>
+LN_DEVICE void run(Chain<T>& chain, const T* first, int threads_a_tag) {
+  const int64_t tags = chain.tags;
+  const int part = static_cast<int>(threadIdx.x) % threads_a_tag, own = static_cast<int>(threadIdx.x) / threads_a_tag;
+  const int step = static_cast<int>(blockDim.x) / threads_a_tag;
   LN_NO_UNROLL
-  for (int64_t member = blockIdx.x; member < args.members.count; member += gridDim.x) f(Chain<T>(args, member), member);
+  for (int64_t number = 0; number < chain.length; ++number) {
+    const int64_t place = chain.onwards ? number : chain.length - 1 - number;
+    const T* emission = row_value<T>(chain.emissions, place);
+    LN_NO_UNROLL
+    for (int64_t base = 0; base < tags; base += step) {
+      // All lanes take part in shuffles.
+      const int64_t o = base + own < tags ? base + own : tags - 1;
+      const T emitted = emission[o];
+      T sum;
+      if (number == 0) {
+        sum = first[o];
+      } else {
+        const auto fold = [&](auto by, const auto& score) {
+          using Fold = decltype(by);
+          T x = Fold::template identity<T>();
+          LN_UNROLL_BY(4)
+          for (int64_t s = part; s < tags; s += threads_a_tag) x = Fold::combine(x, score(s));
+          LN_NO_UNROLL
+          for (int distance = threads_a_tag / 2; distance > 0; distance /= 2)
+            x = Fold::combine(x, __shfl_xor_sync(0xffffffffu, x, distance));
+          return x;
+        };
+        sum = Combine::template over<T>(fold, [&](int64_t s) { return chain.before[s] + chain.weight(s, o); });
+      }
+      if (part == 0 && base + own < tags) {
+        chain.after[o] = sum + emitted;
+        if (chain.kept) chain.kept[place * tags + o] = chain.onwards ? sum + emitted : sum;
+      }
+    }
+    __syncthreads();
+    T* const last = chain.before;
+    chain.before = chain.after;
+    chain.after = last;
+  }
+}
+
+// Chains, the log of their sums, and what gradients are made of.
+template <class T>
+LN_DEVICE void crf_sums(const CrfArgs& args) {
+  LN_DYNAMIC_SHARED(T, shared);
+  LN_NO_UNROLL
+  for (int64_t unit = blockIdx.x; unit < args.members.count * args.directions; unit += gridDim.x) {
+    Chain<T> chain = chain_of(args, unit, shared);
+    __syncthreads();
+    run<LogSum>(chain, value_of<const T>(chain.onwards ? args.start : args.end), static_cast<int>(args.threads_a_tag));
+    if (chain.onwards) {
+      const T *last = chain.before, *end = value_of<const T>(args.end);
+      T total = T(0);  // of no places there is one sequence
+      if (chain.length > 0)
+        total = LogSum::over<T>(
+            [&](auto by, const auto& score) { return fold_by<ByBlock, decltype(by), T>(chain.tags, score); },
+            [&](int64_t s) { return last[s] + end[s]; });
+      const int64_t member = unit / args.directions;
+      if (threadIdx.x == 0) {
+        if (args.totals)
+          static_cast<T*>(args.totals)[member] = total;
+        else
+          *value_of<T>(piece_of(args.members, 0, member)) = total;
+      }
+    }
+    __syncthreads();  // the next chain takes the same memory
+  }
+}
+LN_KERNELS(crf_sums, CrfArgs, kThreads)
+
+// The tag with the largest score, of equals the first; all lanes get it.
+template <class T, class Score>
+LN_DEVICE int best_tag(int64_t tags, const Score& score) {
+  T best = -infinity<T>();
+  int tag = 0;
+  for (int64_t j = lane(); j < tags; j += kWarp) {
+    const T x = score(j);
+    if (x > best) best = x, tag = static_cast<int>(j);
+  }
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    const T x = __shfl_xor_sync(0xffffffffu, best, step);
+    const int other = __shfl_xor_sync(0xffffffffu, tag, step);
+    if (x > best || (x == best && other < tag)) best = x, tag = other;
+  }
+  const T first = score(0);
+  return first != first ? 0 : tag;  // nothing is larger than NaN
 }
 
 template <class T>
-LN_DEVICE void crf_forward(const CrfArgs& args) {
-  for_chains<T>(args, [](const Chain<T>& chain, int64_t) {
-    chain.sum_forward();
-    const T total = chain.log_partition();
-    if (threadIdx.x == 0) *value_of<T>(chain.result) = total;
-  });
+LN_DEVICE void crf_best_path(const CrfArgs& args) {
+  LN_DYNAMIC_SHARED(T, shared);
+  LN_NO_UNROLL
+  for (int64_t unit = blockIdx.x; unit < args.members.count; unit += gridDim.x) {
+    Chain<T> chain = chain_of(args, unit, shared);
+    __syncthreads();
+    run<Largest>(chain, value_of<const T>(args.start), static_cast<int>(args.threads_a_tag));
+    // The tag before is found again from the sums: cheaper than to keep one for every tag and place.
+    if (threadIdx.x < kWarp) {
+      const Piece result = piece_of(args.members, 0, unit);
+      const T* end = value_of<const T>(args.end);
+      int tag = 0;
+      LN_NO_UNROLL
+      for (int64_t place = chain.length - 1; place >= 0; --place) {
+        const T* now = chain.kept + place * chain.tags;
+        const int next = tag;
+        tag = best_tag<T>(chain.tags, [&](int64_t j) {
+          return now[j] + (place == chain.length - 1 ? end[j] : chain.weight(j, next));
+        });
+        if (lane() == 0) value_of<T>(result)[place * result.ld] = static_cast<T>(tag);
+      }
+    }
+    __syncthreads();  // the next chain takes the same memory
+  }
 }
-LN_KERNELS(crf_forward, CrfArgs, kThreads)
+LN_KERNELS(crf_best_path, CrfArgs, kThreads)
 
 // The gradient of an emission is the probability of its tag there.
 template <class T>
-LN_DEVICE void crf_backward(const CrfArgs& args) {
-  for_chains<T>(args, [](const Chain<T>& chain, int64_t) {
-    if (!chain.emissions.grad) return;
-    const T g = *grad_of<T>(chain.result);
-    chain.sum_forward();
-    const T total = chain.log_partition();
-    chain.backward([&](int64_t t, int64_t j, T rest) {
-      row_grad<T>(chain.emissions, t)[j] += g * m::exp(chain.sums[t * chain.tags + j] + rest - total);
-    });
-  });
+LN_DEVICE void crf_emissions(const CrfGradientArgs& args) {
+  for (int64_t unit = thread_number(); unit < args.members.units; unit += thread_count()) {
+    const Place place = place_of(args.members, unit);
+    const Piece x = piece_of(args.members, 1, place.member);
+    if (!x.grad) continue;
+    const T g = *grad_of<T>(piece_of(args.members, 0, place.member));
+    const T score = static_cast<const T*>(args.up_to)[unit] + static_cast<const T*>(args.from_on)[unit];
+    row_grad<T>(x, place.unit / args.tags)[place.unit % args.tags] +=
+        g * m::exp(score - static_cast<const T*>(args.totals)[place.member]);
+  }
 }
-LN_KERNELS(crf_backward, CrfArgs, kThreads)
+LN_KERNELS(crf_emissions, CrfGradientArgs, kThreads)
 
-// Keeps the sums of both directions for the gradients of shared arguments.
+// The expected number of uses of the transition `from`, `to` into the places from `first` to `end`, counted over all
+// members.
 template <class T>
-LN_DEVICE void crf_both(const CrfArgs& args) {
-  for_chains<T>(args, [&](const Chain<T>& chain, int64_t member) {
-    chain.sum_forward();
-    const T total = chain.log_partition();
-    if (threadIdx.x == 0) static_cast<T*>(args.totals)[member] = total;
-    chain.backward(
-        [&](int64_t t, int64_t j, T rest) { static_cast<T*>(args.rests)[(chain.first + t) * chain.tags + j] = rest; });
-  });
-}
-LN_KERNELS(crf_both, CrfArgs, kThreads)
-
-// The gradient of a transition is the expected number of its uses: a block a part of all places and kThreads
-// transitions.
-template <class T>
-LN_DEVICE void crf_transitions(const CrfTransitionsArgs& args) {
-  const int64_t tags = args.crf.tags, count = tags * tags, tiles = (count + kThreads - 1) / kThreads;
+LN_DEVICE T uses_of(const CrfGradientArgs& args, int64_t from, int64_t to, int64_t first, int64_t end) {
+  const T *up_to = static_cast<const T*>(args.up_to), *from_on = static_cast<const T*>(args.from_on);
+  const T weight = row_value<T>(args.transitions, from)[to];
+  T sum = T(0);
+  Place at = place_of(args.members, first * args.tags);
+  int64_t place = at.unit / args.tags;
   LN_NO_UNROLL
-  for (int64_t unit = blockIdx.x; unit < tiles * args.parts; unit += gridDim.x) {
-    const int64_t part = unit / tiles, element = (unit - part * tiles) * kThreads + threadIdx.x;
-    const int64_t from = element / tags, to = element - from * tags, begin = part * args.part_places;
-    const int64_t places = args.crf.members.units;
-    const int64_t end = begin + args.part_places < places ? begin + args.part_places : places;
-    T sum = 0;
-    LN_NO_UNROLL
-    for (int64_t number = begin; number < end && element < count; ++number) {
-      const Place place = place_of(args.crf.members, number);
-      if (place.unit == 0) continue;
-      const Chain<T> chain(args.crf, place.member);
-      const T total = static_cast<const T*>(args.crf.totals)[place.member];
-      const T rest = static_cast<const T*>(args.crf.rests)[number * tags + to];
-      sum += *grad_of<T>(chain.result) *
-             m::exp(chain.sums[(place.unit - 1) * tags + from] - total + chain.transitions[from * chain.ld + to] +
-                    row_value<T>(chain.emissions, place.unit)[to] + rest);
+  for (int64_t number = first; number < end; ++at.member, place = 0) {
+    const Piece emissions = piece_of(args.members, 1, at.member);
+    const int64_t left = emissions.rows - place, count = left < end - number ? left : end - number;
+    const T g = *grad_of<T>(piece_of(args.members, 0, at.member));
+    const T total = static_cast<const T*>(args.totals)[at.member];
+    LN_UNROLL_BY(4)
+    for (int64_t i = place == 0 ? 1 : 0; i < count; ++i) {
+      const int64_t row = (number + i) * args.tags;
+      const T score = up_to[row - args.tags + from] - total + weight + row_value<T>(emissions, place + i)[to];
+      sum += g * m::exp(score + from_on[row + to]);
     }
-    if (element < count) static_cast<T*>(args.partial)[part * count + element] = sum;
+    number += count;
   }
+  return sum;
 }
-LN_KERNELS(crf_transitions, CrfTransitionsArgs, kThreads)
 
-// A thread a transition; those of the first tags also the gradients of start and end.
+// The gradients of start and end: the probabilities of the tags of first or last places.
 template <class T>
-LN_DEVICE void crf_finish(const CrfFinishArgs& args) {
-  const int64_t tags = args.crf.tags, count = tags * tags;
-  for (int64_t i = thread_number(); i < count; i += thread_count()) {
-    if (args.transitions) {
-      T sum = 0;
-      for (int64_t part = 0; part < args.parts; ++part) sum += static_cast<const T*>(args.partial)[part * count + i];
-      static_cast<T*>(args.transitions)[i / tags * args.crf.transitions_ld + i % tags] += sum;
-    }
-    if (i >= tags) continue;
-    T start = 0, end = 0;
-    LN_NO_UNROLL
-    for (int64_t member = 0; member < args.crf.members.count; ++member) {
-      const Chain<T> chain(args.crf, member);
-      if (chain.length == 0) continue;
-      const T g = *grad_of<T>(chain.result), total = static_cast<const T*>(args.crf.totals)[member];
-      const auto probability = [&](int64_t t) {
-        const T rest = static_cast<const T*>(args.crf.rests)[(chain.first + t) * tags + i];
-        return g * m::exp(chain.sums[t * tags + i] + rest - total);
-      };
-      start += probability(0);
-      end += probability(chain.length - 1);
-    }
-    if (args.start) static_cast<T*>(args.start)[i] += start;
-    if (args.end) static_cast<T*>(args.end)[i] += end;
-  }
-}
-LN_KERNELS(crf_finish, CrfFinishArgs, kThreads)
-
-// The best sequence (Viterbi 1967); of equals the one with the lower tags at the end. The tag before is found again
-// from the sums.
-template <class T>
-LN_DEVICE void crf_best_path(const CrfArgs& args) {
-  for_chains<T>(args, [](const Chain<T>& chain, int64_t) {
-    chain.forward([&](const T* before, int64_t j) {
-      T best = -infinity<T>();
-      for (int64_t i = 0; i < chain.tags; ++i)
-        best = Max::combine(best, before[i] + chain.transitions[i * chain.ld + j]);
-      return best;
-    });
-    int64_t tag = 0;
-    LN_NO_UNROLL
-    for (int64_t t = chain.length - 1; t >= 0; --t) {
-      const T* now = chain.sums + t * chain.tags;
-      const int64_t next = tag;
-      const auto score = [&](int64_t j) {
-        return now[j] + (t == chain.length - 1 ? chain.end[j] : chain.transitions[j * chain.ld + next]);
-      };
-      const T best = chain.template fold<Max>(score);
-      int64_t first = INT64_MAX;
-      chain.each_tag([&](int64_t j) { first = score(j) == best && j < first ? j : first; });
-      first = fold_block<First>(first);
-      tag = first == INT64_MAX ? 0 : first;  // NaN equals nothing
-      if (threadIdx.x == 0) value_of<T>(chain.result)[t * chain.result.ld] = static_cast<T>(tag);
-    }
+LN_DEVICE T uses_at_ends(const CrfGradientArgs& args, bool last, int64_t tag) {
+  return fold_by_warp<Add, T>(args.members.count, [&](int64_t member) {
+    const int64_t length = piece_of(args.members, 1, member).rows;
+    if (length == 0) return T(0);
+    const int64_t unit = first_unit(args.members, member) + (last ? (length - 1) * args.tags : 0) + tag;
+    const T score = static_cast<const T*>(args.up_to)[unit] + static_cast<const T*>(args.from_on)[unit];
+    return *grad_of<T>(piece_of(args.members, 0, member)) * m::exp(score - static_cast<const T*>(args.totals)[member]);
   });
 }
-LN_KERNELS(crf_best_path, CrfArgs, kThreads)
+
+// A block does a part of the places for kThreads transitions, or, a warp each, start and end of some tags.
+template <class T>
+LN_DEVICE void crf_transitions(const CrfGradientArgs& args) {
+  const int64_t tags = args.tags, all = args.transitions.grad ? tags * tags : 0;
+  const int64_t blocks = (all + blockDim.x - 1) / blockDim.x * args.parts;
+  const int64_t places = args.members.units / tags, warps = blockDim.x / kWarp;
+  LN_NO_UNROLL
+  for (int64_t unit = blockIdx.x; unit < blocks + (2 * tags + warps - 1) / warps; unit += gridDim.x) {
+    if (unit < blocks) {
+      const int64_t part = unit % args.parts, transition = unit / args.parts * blockDim.x + threadIdx.x;
+      if (transition >= all) continue;
+      const int64_t from = transition / tags, to = transition % tags, first = part * args.part_places;
+      const int64_t end = first + args.part_places < places ? first + args.part_places : places;
+      const T uses = first < end ? uses_of<T>(args, from, to, first, end) : T(0);
+      if (args.partial)
+        static_cast<T*>(args.partial)[part * all + transition] = uses;
+      else
+        row_grad<T>(args.transitions, from)[to] += uses;
+    } else {
+      const int64_t number = (unit - blocks) * warps + threadIdx.x / kWarp;
+      const bool last = number >= tags;
+      const Piece& of = last ? args.end : args.start;
+      if (number >= 2 * tags || !of.grad) continue;
+      const T uses = uses_at_ends<T>(args, last, number % tags);
+      if (lane() == 0) grad_of<T>(of)[number % tags] += uses;
+    }
+  }
+}
+LN_KERNELS(crf_transitions, CrfGradientArgs, kThreads)
+
+// Adds the parts of the gradient of transitions, in their order.
+template <class T>
+LN_DEVICE void crf_add_parts(const CrfGradientArgs& args) {
+  const int64_t all = args.tags * args.tags;
+  for (int64_t i = thread_number(); i < all; i += thread_count()) {
+    T sum = T(0);
+    LN_UNROLL_BY(4)
+    for (int64_t part = 0; part < args.parts; ++part) sum += static_cast<const T*>(args.partial)[part * all + i];
+    row_grad<T>(args.transitions, i / args.tags)[i % args.tags] += sum;
+  }
+}
+LN_KERNELS(crf_add_parts, CrfGradientArgs, kThreads)
 
 #else
 
 namespace {
 
-constexpr int64_t kPartPlaces = 64;
+template <class T>
+class Crf {
+ public:
+  Crf(Queue& queue, const Batch& batch)
+      : queue_(queue), batch_(batch), tags_(batch.arguments[0].pieces[0].cols), places_(0) {
+    for (int64_t i = 0; i < batch.members; ++i) places_ += batch.arguments[0].pieces[i].rows;
+  }
 
-CrfArgs args_of(Queue& queue, const Batch& batch) {
-  const auto& shared = [&](int argument) -> const Piece& { return batch.arguments[argument].pieces[0]; };
-  CrfArgs args{};
-  args.members = members_of(queue, batch, 2, [&](int64_t i) { return batch.arguments[0].pieces[i].rows; });
-  args.tags = batch.arguments[0].pieces[0].cols;
-  args.transitions = shared(1).value;
-  args.transitions_ld = shared(1).ld;
-  args.start = shared(2).value;
-  args.end = shared(3).value;
-  args.sums = batch.scratch;
-  return args;
-}
+  void log_partition() {
+    LN_KERNEL_OF(kernel, "crf", "crf_sums");
+    CrfArgs args = chains(1);
+    // In the working memory of the batch: the rule of the operator has room for two rows a member.
+    if (args.rows) args.rows = static_cast<T*>(batch_.scratch) + places_ * tags_;
+    launch_chains(kernel, args);
+  }
 
-void launch(Queue& queue, const Batch& batch, const Kernel& kernel) {
-  const CrfArgs args = args_of(queue, batch);
-  const int64_t warps = (args.tags + kWarp - 1) / kWarp;
-  const int threads = static_cast<int>(std::min<int64_t>(std::max<int64_t>(warps, 1) * kWarp, kThreads));
-  queue.launch(kernel, blocks_for(batch.members, 1), threads, 0, args);
-}
+  void best_path() {
+    LN_KERNEL_OF(kernel, "crf", "crf_best_path");
+    CrfArgs args = chains(1);
+    args.up_to = batch_.scratch;
+    if (args.rows) args.rows = static_cast<T*>(batch_.scratch) + places_ * tags_;
+    launch_chains(kernel, args);
+  }
+
+  void emissions_gradient() {
+    LN_KERNEL_OF(kernel, "crf", "crf_emissions");
+    const CrfGradientArgs args = both_directions(0);
+    queue_.launch(kernel, blocks_for(args.members.units, kThreads), kThreads, 0, args);
+  }
+
+  void shared_gradients() {
+    LN_KERNEL_OF(transitions, "crf", "crf_transitions");
+    LN_KERNEL_OF(add_parts, "crf", "crf_add_parts");
+    // Enough blocks for a large device, each of which has some places.
+    constexpr int64_t kBlocks = 512, kLeastPlaces = 32;
+    const int64_t all = tags_ * tags_, blocks = (all + kThreads - 1) / kThreads;
+    const int64_t most = std::max<int64_t>(1, std::min(kBlocks / blocks, places_ / kLeastPlaces));
+    const int64_t part_places = (places_ + most - 1) / most;
+    const int64_t parts = part_places > 0 ? (places_ + part_places - 1) / part_places : 1;
+    const bool several = parts > 1 && batch_.arguments[1].wants_grad;
+    CrfGradientArgs args = both_directions(several ? parts * all : 0);
+    args.parts = parts;
+    args.part_places = part_places;
+    if (!several) args.partial = nullptr;
+    const int64_t of_transitions = batch_.arguments[1].wants_grad ? blocks * parts : 0;
+    constexpr int64_t kWarps = kThreads / kWarp;
+    queue_.launch(transitions, blocks_for(of_transitions + (2 * tags_ + kWarps - 1) / kWarps, 1), kThreads, 0, args);
+    if (several) {
+      args.members = Members{};
+      queue_.launch(add_parts, blocks_for(all, kThreads), kThreads, 0, args);
+    }
+  }
+
+ private:
+  Piece shared_argument(int k) const {
+    Piece piece = shared_piece(batch_, k);
+    if (!batch_.arguments[k].wants_grad) piece.grad = nullptr;
+    return piece;
+  }
+
+  template <class Args>
+  void set(Args& args) {
+    args.members = members_of(queue_, batch_, 2, [&](int64_t i) { return batch_.arguments[0].pieces[i].rows * tags_; });
+    args.tags = tags_;
+    args.transitions = shared_argument(1);
+    args.start = shared_argument(2);
+    args.end = shared_argument(3);
+  }
+
+  // `rows` is set where they need memory, which the caller gives.
+  CrfArgs chains(int64_t directions) {
+    CrfArgs args{};
+    set(args);
+    args.directions = directions;
+    args.threads_a_tag = 1;
+    while (2 * args.threads_a_tag * tags_ <= kThreads && args.threads_a_tag < std::min<int64_t>(tags_, kWarp))
+      args.threads_a_tag *= 2;
+    args.copies_transitions = bytes(tags_ * (tags_ | 1)) <= kMostShared;
+    args.rows = bytes(2 * tags_) > kMostShared ? batch_.scratch : nullptr;
+    return args;
+  }
+
+  void launch_chains(const Kernel& kernel, const CrfArgs& args) {
+    const int64_t threads = std::min<int64_t>((tags_ * args.threads_a_tag + kWarp - 1) / kWarp * kWarp, kThreads);
+    const int64_t elements = (args.copies_transitions ? tags_ * (tags_ | 1) : 0) + (args.rows ? 0 : 2 * tags_);
+    queue_.launch(kernel, blocks_for(batch_.members * args.directions, 1), static_cast<int>(threads), bytes(elements),
+                  args);
+  }
+
+  // Makes the sums of both directions, and what makes gradients of them, with room for `partial` elements.
+  CrfGradientArgs both_directions(int64_t partial) {
+    LN_KERNEL_OF(kernel, "crf", "crf_sums");
+    CrfArgs sums = chains(2);
+    const int64_t all = places_ * tags_, rows = sums.rows ? 4 * batch_.members * tags_ : 0;
+    T* room = static_cast<T*>(queue_.scratch(bytes(all + batch_.members + rows + partial)));
+    sums.up_to = batch_.scratch;
+    sums.from_on = room;
+    sums.totals = room + all;
+    if (sums.rows) sums.rows = room + all + batch_.members;
+    launch_chains(kernel, sums);
+    CrfGradientArgs args{};
+    set(args);
+    args.up_to = sums.up_to;
+    args.from_on = sums.from_on;
+    args.totals = sums.totals;
+    args.partial = room + all + batch_.members + rows;
+    return args;
+  }
+
+  static std::size_t bytes(int64_t elements) { return static_cast<std::size_t>(elements) * sizeof(T); }
+
+  static constexpr std::size_t kMostShared = 32768;  // for transitions; and for rows
+  Queue& queue_;
+  const Batch& batch_;
+  const int64_t tags_;
+  int64_t places_;  // of all members
+};
 
 }  // namespace
 
 template <class T>
 void crf_log_partition_forward(Queue& queue, const Batch& batch) {
-  LN_KERNEL_OF(kernel, "crf", "crf_forward");
-  launch(queue, batch, kernel);
+  Crf<T>(queue, batch).log_partition();
 }
-
 template <class T>
 void crf_log_partition_backward(Queue& queue, const Batch& batch) {
-  LN_KERNEL_OF(kernel, "crf", "crf_backward");
-  if (batch.arguments[0].wants_grad) launch(queue, batch, kernel);
+  if (batch.arguments[0].wants_grad) Crf<T>(queue, batch).emissions_gradient();
 }
-
 template <class T>
 void crf_log_partition_shared(Queue& queue, const Batch& batch) {
-  LN_KERNEL_OF(both, "crf", "crf_both");
-  LN_KERNEL_OF(transitions, "crf", "crf_transitions");
-  LN_KERNEL_OF(finish, "crf", "crf_finish");
-  const auto grad = [&](int k) { return batch.arguments[k].wants_grad ? batch.arguments[k].pieces[0].grad : nullptr; };
-  int64_t places = 0;
-  for (int64_t i = 0; i < batch.members; ++i) places += batch.arguments[0].pieces[i].rows;
-  const int64_t tags = batch.arguments[0].pieces[0].cols, parts = (places + kPartPlaces - 1) / kPartPlaces;
-  const int64_t elements = places * tags + batch.members + parts * tags * tags;
-  if (places == 0) return;
-  T* scratch = static_cast<T*>(queue.scratch(static_cast<std::size_t>(elements) * sizeof(T)));
-  const auto told = [&] {
-    CrfArgs args = args_of(queue, batch);
-    args.rests = scratch;
-    args.totals = scratch + places * tags;
-    return args;
-  };
-  T* partial = scratch + places * tags + batch.members;
-  const int64_t warps = (tags + kWarp - 1) / kWarp;
-  const int threads = static_cast<int>(std::min<int64_t>(warps * kWarp, kThreads));
-  queue.launch(both, blocks_for(batch.members, 1), threads, 0, told());
-  if (grad(1)) {
-    const CrfTransitionsArgs args{told(), kPartPlaces, parts, partial};
-    queue.launch(transitions, blocks_for((tags * tags + kThreads - 1) / kThreads * parts, 1), kThreads, 0, args);
-  }
-  const CrfFinishArgs args{told(), partial, parts, grad(1), grad(2), grad(3)};
-  queue.launch(finish, blocks_for(tags * tags, kThreads), kThreads, 0, args);
+  Crf<T>(queue, batch).shared_gradients();
 }
+LN_INSTANTIATE_SHARED(crf_log_partition)
 
 template <class T>
 void crf_best_path_forward(Queue& queue, const Batch& batch) {
-  LN_KERNEL_OF(kernel, "crf", "crf_best_path");
-  launch(queue, batch, kernel);
+  Crf<T>(queue, batch).best_path();
 }
 template <class T>
 void crf_best_path_backward(Queue&, const Batch&) {}
-
-LN_INSTANTIATE_SHARED(crf_log_partition)
 LN_INSTANTIATE(crf_best_path)
 
 #endif  // LN_DEVICE_CODE
