@@ -24,7 +24,7 @@ ARCHITECTURES = ("75", "80", "90", "100")
 NVCC = ["nvcc", "-std=c++17", "-O3", "-cubin", "-Werror", "all-warnings", "-Xptxas", "-v,-warn-spills"]
 # At run time a module has one element type, and of the operators that are chosen by a word only one.
 MODULES = ("LN_ONLY_FLOAT", "LN_ONLY_DOUBLE")
-PICKED = {"elementwise": "LN_ONLY_FLOAT LN_PICK_tanh"}
+PICKED = {"elementwise": "LN_ONLY_FLOAT LN_PICK=tanh"}
 NVRTC_ARCHITECTURE = "90"  # nvcc does the others: the languages differ, not what is made of them
 
 

@@ -31,8 +31,8 @@ Kernel::Kernel(const char* family_, const char* name, int dtype_, const char* pi
       dtype(dtype_),
       number(next_kernel++) {}
 
-Queue::Queue(const Driver& driver, MemoryResource& memory, Functions& functions)
-    : driver_(driver), memory_(memory), functions_(functions), replay_(driver) {
+Queue::Queue(const Driver& driver, MemoryResource& memory, Supplies& supplies)
+    : driver_(driver), memory_(memory), supplies_(supplies), replay_(driver) {
   driver_.check(driver_.create_stream(&work_, kNonBlocking), "making a stream");
   driver_.check(driver_.create_stream(&copies_, kNonBlocking), "making a stream");
   driver_.check(driver_.create_event(&uploaded_, kNoTiming), "making an event");
@@ -145,7 +145,7 @@ void Queue::launch(const Kernel& kernel, int64_t blocks, int threads, std::size_
   if (blocks <= 0) return;
   if (blocks > INT32_MAX) fail(LN_INTERNAL_ERROR, "cuda: ", kernel.entry, " would need ", blocks, " blocks");
   Command command{Kind::kLaunch};
-  command.function = functions_.find(kernel);
+  command.function = supplies_.find(kernel);
   command.blocks = static_cast<unsigned>(blocks);
   command.threads = static_cast<unsigned>(threads);
   command.shared_bytes = static_cast<unsigned>(shared_bytes);
@@ -201,7 +201,9 @@ void Queue::write(void* to, const void* from, std::size_t bytes) {
     // Inputs come one after another and lie one after another: one copy moves them all.
     Command* last = commands_.empty() ? nullptr : &commands_.back();
     if (last && last->kind == Kind::kCopy && static_cast<char*>(last->to) + last->bytes == target &&
-        static_cast<const char*>(last->from) + last->bytes == room.device)
+        static_cast<const char*>(last->from) + last->bytes == room.device &&
+        supplies_.in_one_allocation(last->to, last->bytes + part) &&
+        supplies_.in_one_allocation(last->from, last->bytes + part))
       last->bytes += part, told_ = false;
     else
       copy(target, room.device, part);

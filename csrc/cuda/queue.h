@@ -17,8 +17,8 @@
 
 namespace lazynet::cuda {
 
-// Finds the function of a kernel, which may have to be compiled first.
-class Functions;
+// What a queue needs of its device.
+class Supplies;
 
 // One kernel of a .cu file, or of generated source. Made once a place of launch, as a static object.
 class Kernel {
@@ -46,7 +46,7 @@ struct Product {
 
 class Queue {
  public:
-  Queue(const Driver& driver, MemoryResource& memory, Functions& functions);
+  Queue(const Driver& driver, MemoryResource& memory, Supplies& supplies);
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
@@ -149,7 +149,7 @@ class Queue {
 
   const Driver& driver_;
   MemoryResource& memory_;
-  Functions& functions_;
+  Supplies& supplies_;
   Stream work_ = nullptr, copies_ = nullptr;
   Event uploaded_ = nullptr;
   Blas blas_ = nullptr;
@@ -168,10 +168,13 @@ class Queue {
   int64_t launches_ = 0, replays_ = 0, uploaded_bytes_ = 0;
 };
 
-class Functions {
+class Supplies {
  public:
-  virtual ~Functions() = default;
+  virtual ~Supplies() = default;
+  // The function of a kernel, which may have to be compiled first.
   virtual Function find(const Kernel& kernel) = 0;
+  // Whether these bytes are parts of one allocation, which is what one copy may go over.
+  virtual bool in_one_allocation(const void* begin, std::size_t bytes) = 0;
 };
 
 }  // namespace lazynet::cuda
