@@ -211,6 +211,18 @@ RAGGED = [
     ragged("cross_entropy_mean", rows(5), smallest=31),
     ragged("nll_loss", rows(5), smallest=0),
     ragged("nll_loss", columns(3), smallest=1, name="nll_loss_columns"),
+    # Rows that a block does, not a warp, among short ones.
+    *[
+        replace(BY_NAME[name], name=f"{name}_long", shapes=[((3, 1500),), ((1, 1025),), ((2, 7),)])
+        for name in (
+            "softmax", "softmax_causal", "softmax_window", "log_softmax", "logsumexp_1", "logsumexp_None", "sparsemax",
+            "cross_entropy", "cross_entropy_smoothed",
+        )
+    ],
+    *[
+        replace(BY_NAME[name], name=f"{name}_long", shapes=[((n, 1500), *((1, 1500),) * others) for n in (70, 1, 2)])
+        for name, others in (("layer_norm_plain", 0), ("layer_norm", 2), ("rms_norm_plain", 0), ("rms_norm", 1))
+    ],
     case_of("dropout", ("dropout",), lambda g, x: ln.dropout(x, 0.3), [((n, 5),) for n in LENGTHS]),
     # Several parts of a group, accesses of 16 bytes, and rows that are read again and again.
     case_of(
