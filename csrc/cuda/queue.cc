@@ -49,7 +49,7 @@ Queue::~Queue() {
   driver_.wait_for_stream(work_);
   // Whoever takes memory back may flush: nothing is left to do.
   commands_.clear();
-  used_ = flushed_ = 0;
+  for (Chunk& chunk : chunks_) chunk.uploaded = chunk.told;
   for (Chunk& chunk : chunks_) free_chunk(&chunk);
   for (const Working& working : scratch_)
     if (working.memory) memory_.deallocate(working.memory, working.bytes);
@@ -83,14 +83,14 @@ void Queue::free_chunk(Chunk* chunk) {
 // Leaves the chunk at hand for another, with room for `bytes`.
 void Queue::leave_for_chunk(std::size_t chunk_number, std::size_t bytes) {
   chunks_[chunk_].left = chunks_[chunk_].host != nullptr;
-  if (!told_) mark_left_chunks();
+  if (!tells()) mark_left_chunks();
   chunk_ = chunk_number;
   // One launch is told more than all chunks hold.
   if (chunks_[chunk_].left) chunks_.insert(chunks_.begin() + static_cast<std::ptrdiff_t>(chunk_), Chunk{});
   Chunk& chunk = chunks_[chunk_];
   if (chunk.in_flight) driver_.check(driver_.wait_for_event(chunk.done), "waiting for the device");
   chunk.in_flight = false;
-  used_ = flushed_ = 0;
+  chunk.uploaded = chunk.told = chunk.used = 0;
   if (chunk.bytes >= bytes && chunk.host) return;
   free_chunk(&chunk);
   make_chunk(&chunk, std::max(kChunk, rounded(bytes)));
@@ -107,15 +107,18 @@ void Queue::mark_left_chunks() {
 }
 
 Queue::Room Queue::reserve(std::size_t bytes) {
-  if (used_ + bytes > chunks_[chunk_].bytes) {
+  if (chunks_[chunk_].used + bytes > chunks_[chunk_].bytes) {
     flush();
     leave_for_chunk((chunk_ + 1) % chunks_.size(), bytes);
   }
   Chunk& chunk = chunks_[chunk_];
-  const Room room{chunk.host + used_, chunk.device + used_};
-  used_ = std::min(used_ + rounded(bytes), chunk.bytes);
-  told_ = true;
+  const Room room{chunk.host + chunk.used, chunk.device + chunk.used};
+  chunk.used = std::min(chunk.used + rounded(bytes), chunk.bytes);
   return room;
+}
+
+bool Queue::tells() const {
+  return std::any_of(chunks_.begin(), chunks_.end(), [](const Chunk& chunk) { return chunk.used > chunk.told; });
 }
 
 void* Queue::scratch(std::size_t bytes, Scratch whose) {
@@ -136,7 +139,7 @@ void* Queue::scratch(std::size_t bytes, Scratch whose) {
 
 void Queue::record(const Command& command) {
   commands_.push_back(command);
-  told_ = false;
+  for (Chunk& chunk : chunks_) chunk.told = chunk.used;
   if (commands_.size() >= kCommandsPerFlush && !replaying_) flush();
 }
 
@@ -204,7 +207,7 @@ void Queue::write(void* to, const void* from, std::size_t bytes) {
         static_cast<const char*>(last->from) + last->bytes == room.device &&
         supplies_.in_one_allocation(last->to, last->bytes + part) &&
         supplies_.in_one_allocation(last->from, last->bytes + part))
-      last->bytes += part, told_ = false;
+      last->bytes += part, chunks_[chunk_].told = chunks_[chunk_].used;
     else
       copy(target, room.device, part);
     done += part;
@@ -240,18 +243,23 @@ void Queue::flush() {
     run_or_replay();
   else
     run_all();
-  if (!told_) mark_left_chunks();
+  if (!tells()) mark_left_chunks();
 }
 
 void Queue::upload_told() {
-  Chunk& chunk = chunks_[chunk_];
-  if (used_ == flushed_) return;
-  driver_.check(driver_.upload(address(chunk.device + flushed_), chunk.host + flushed_, used_ - flushed_, copies_),
-                "an upload");
+  bool any = false;
+  for (Chunk& chunk : chunks_) {
+    const std::size_t bytes = chunk.told - chunk.uploaded;
+    if (bytes == 0) continue;
+    driver_.check(driver_.upload(address(chunk.device + chunk.uploaded), chunk.host + chunk.uploaded, bytes, copies_),
+                  "an upload");
+    chunk.uploaded = chunk.told;
+    uploaded_bytes_ += static_cast<int64_t>(bytes);
+    any = true;
+  }
+  if (!any) return;
   driver_.check(driver_.record_event(uploaded_, copies_), "recording an event");
   driver_.check(driver_.make_stream_wait(work_, uploaded_, 0), "ordering streams");
-  uploaded_bytes_ += static_cast<int64_t>(used_ - flushed_);
-  flushed_ = used_;
 }
 
 void Queue::run_all() {

@@ -130,6 +130,9 @@ class Queue {
     char* host = nullptr;
     char* device = nullptr;
     std::size_t bytes = 0;
+    // From its start: uploaded, told to recorded commands, and what the command to come is told, which may not be
+    // filled in yet.
+    std::size_t uploaded = 0, told = 0, used = 0;
     Event done = nullptr;  // what reads it has run
     bool left = false;     // it is full, and what reads it may not be started yet
     bool in_flight = false;
@@ -140,6 +143,7 @@ class Queue {
   void make_chunk(Chunk* chunk, std::size_t bytes);
   void mark_left_chunks();
   void free_chunk(Chunk* chunk);
+  bool tells() const;  // something that no recorded command reads yet
   void upload_told();
   void run_all();
   void run_or_replay();
@@ -157,9 +161,7 @@ class Queue {
   std::vector<Command> commands_;
   std::vector<char> arguments_;
   std::vector<Chunk> chunks_;
-  std::size_t chunk_ = 0;               // the one at hand
-  std::size_t used_ = 0, flushed_ = 0;  // of it
-  bool told_ = false;                   // something is written that no recorded command reads yet
+  std::size_t chunk_ = 0;  // the one at hand
   Working scratch_[2];
   Fault* faults_ = nullptr;  // on the device; without a fault before a batch gets one
   std::vector<Fault*> waiting_faults_;

@@ -111,8 +111,8 @@ def beam_search(
         max_length: The most tokens of an output, ``end`` included; a number or a function of the source.
         length_penalty: 0 ranks by log-probability, more favours longer outputs.
         best: How many hypotheses are wanted, at least 1 and at most ``beam``.
-        graph: A ``Graph(train=False)`` to use, which is cleared, of float64 for a model of float64; None for one of its
-            own.
+        graph: A ``Graph(train=False)`` to use, which is cleared, of the model's element type and device; None for one of
+            its own, which has those of a module's parameters.
 
     Returns:
         For every source at most ``best`` hypotheses, the best first. Where ``max_length`` cut the search off before so

@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import errors
 from ..graph import Graph
+from ..module import Module
 from ..node import Node
 from ..nodes.search import top_k
 from ..nodes.shape import concat
@@ -24,6 +25,13 @@ __all__ = ["Stepper"]
 BUDGET = 1 << 26
 # What the core keeps for a node besides its value: its record, and its places in schedules and plans.
 _BYTES_OF_A_NODE = 256
+
+
+def _graph_of(model: StepModel) -> Graph:
+    """A graph of the element type and on the device of the model's parameters, where it is a module."""
+    for parameter in model.parameters() if isinstance(model, Module) else []:
+        return Graph(train=False, dtype=parameter.dtype, device=parameter.device)
+    return Graph(train=False)
 
 
 class Stepper:
@@ -43,7 +51,7 @@ class Stepper:
             raise errors.NodeTypeError(
                 f"{name}: a model of type {type(model).__name__} is given; one with start() and step() is required"
             )
-        self.graph = Graph(train=False) if graph is None else graph
+        self.graph = _graph_of(model) if graph is None else graph
         if self.graph.training:
             raise errors.GraphError(f"{name}: a graph that trains is given; Graph(train=False) is required")
         self.name, self.model = name, model

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import errors, init
+from ..device import Device
 from ..module import Module
 from ..node import Node
 from ..parameter import Parameter
@@ -17,13 +18,13 @@ __all__ = ["LearnedPositions", "SinusoidalPositions"]
 
 
 @lru_cache(maxsize=16)
-def _sinusoids(length: int, dim: int, dtype: str) -> Parameter:
+def _sinusoids(length: int, dim: int, dtype: str, device: Device) -> Parameter:
     position, pair = np.arange(length)[:, None], np.arange(0, dim, 2)
     angle = position * np.exp(pair * (-math.log(10000.0) / dim))
     table = np.zeros((length, dim))
     table[:, 0::2] = np.sin(angle)
     table[:, 1::2] = np.cos(angle)[:, : dim // 2]
-    return Parameter(table, name="sinusoidal positions", dtype=dtype, trainable=False)
+    return Parameter(table, name="sinusoidal positions", dtype=dtype, trainable=False, device=device)
 
 
 class SinusoidalPositions(Module):
@@ -46,7 +47,8 @@ class SinusoidalPositions(Module):
             start: The position of the first.
         """
         end = start + x.rows
-        table = _sinusoids(max(64, 1 << (end - 1).bit_length()), x.cols, x.graph.dtype.name)
+        length = max(64, 1 << (end - 1).bit_length())
+        table = _sinusoids(length, x.cols, x.graph.dtype.name, x.graph.device)
         return x + x.graph.parameter(table)[start:end]
 
 
