@@ -6,7 +6,7 @@ DATA ?=
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all
 NATIVE := build/native
 
-.PHONY: setup demo test bench format lint types native-test clean
+.PHONY: setup demo test bench format lint types native-test cuda-check cuda-test cuda-test-address clean
 
 setup: $(VENV)/.installed
 
@@ -28,12 +28,12 @@ bench: setup
 format: setup
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format .
-	find csrc -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format -i
+	find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' | xargs $(BIN)/clang-format -i
 
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	find csrc -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
+	find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
 
 types: setup
 	$(BIN)/mypy
@@ -46,11 +46,34 @@ native-test: setup
 	$(MAKE) -f csrc/tests/native.mk FLAGS='-O1 -g -Wall -Wextra -Werror -fsanitize=thread' OUT=$(NATIVE)/thread -j2
 	ASAN_OPTIONS=allocator_may_return_null=1 $(NATIVE)/address/test_buddy_allocator
 	$(NATIVE)/address/test_core $(BLAS)
+	$(NATIVE)/address/test_backends $(BLAS)
 	$(NATIVE)/address/test_passes
 	$(NATIVE)/address/test_gradient_plan
 	$(NATIVE)/address/test_threads
 	$(NATIVE)/thread/test_core $(BLAS)
 	$(NATIVE)/thread/test_threads
+
+# Every kernel through nvcc and NVRTC, for all architectures, where they are there; how many registers each takes.
+cuda-check: setup
+	$(BIN)/python csrc/cuda/check_compile.py --jobs 2 --report build/cuda/report.txt $(ARGS)
+
+# The stand-in for CUDA on which the tests of the CUDA backend run: its own tests, plain and under sanitizers.
+cuda-test:
+	$(MAKE) -f csrc/cuda/emulator/emulator.mk OUT=build/emulator -j2 check
+
+# Python tests of the CUDA backend with the core, the emulator and the kernels under AddressSanitizer and
+# UndefinedBehaviorSanitizer, in a build of its own: make cuda-test-address ARGS='tests/test_cuda.py -k softmax'
+ADDRESS := build/address
+ADDRESS_LIBRARIES = $(shell g++ -print-file-name=libasan.so) $(shell g++ -print-file-name=libubsan.so)
+$(ADDRESS)/.built: $(VENV)/.installed
+	LAZYNET_CXXFLAGS='-O1 -g $(SANITIZE)' LAZYNET_UNITS=$(if $(filter x86_64,$(shell uname -m)),baseline,portable) \
+	  $(BIN)/python setup.py -q build --build-base $(ADDRESS) --build-lib $(ADDRESS)/lib
+	touch $@
+cuda-test-address: $(ADDRESS)/.built
+	find lazynet -name '*.py' -exec cp --parents --update {} $(ADDRESS)/lib ';'
+	LAZYNET_EMULATOR_FLAGS='-O1 -g $(SANITIZE)' PYTHONPATH=$(ADDRESS)/lib LD_PRELOAD='$(ADDRESS_LIBRARIES)' \
+	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	  $(BIN)/pytest --import-mode=append $(or $(ARGS),tests/test_cuda.py)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info lazynet/_lib*.so lazynet/_lib.c .pytest_cache .hypothesis

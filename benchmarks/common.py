@@ -90,14 +90,15 @@ class Trainer:
         self.optimizer, self.loss = optimizer, loss
         self.building = self.updating = 0.0
 
-    def step(self, batch) -> float:
+    def step(self, batch, read=True) -> float:
+        """The loss, or 0 where it is not read: a device then need not be waited for."""
         start = time.perf_counter()
         with self.graph as graph:
             loss = self.loss(graph, batch)
             self.building += time.perf_counter() - start
             graph.forward(loss)
             graph.backward(loss)
-            value = loss.item()
+            value = loss.item() if read else 0.0
         start = time.perf_counter()
         self.optimizer.step()
         self.updating += time.perf_counter() - start

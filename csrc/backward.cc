@@ -409,6 +409,7 @@ void run_backward(Graph& graph, int32_t loss, bool retain) {
   graph.retains_gradients = retain;
   try {
     Backward(graph, loss).run();
+    graph.backend.settle();
     if (!graph.retains_gradients) release_buffers(graph);
   } catch (...) {
     release_gradients(graph);

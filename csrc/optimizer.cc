@@ -83,6 +83,7 @@ void Optimizer::step(const ln_hyperparameters& h, double scale) {
     device.first->update(device.second, kind_, list.data(), static_cast<int64_t>(list.size()));
   for (Item* chosen : updated) chosen->parameter->end_writing();
   for (Item& chosen : items_) chosen.parameter->zero_gradient();
+  for (const auto& [device, list] : updates) device.first->settle();
 }
 
 void Optimizer::add_updates(Item& chosen, UpdateConstants* constants, std::vector<Update>* updates) {

@@ -17,13 +17,8 @@ void OverlapCheck::note(int32_t root) {
   if (!meeting_.empty()) meeting_[root] = current_;
 }
 
-void OverlapCheck::add(int32_t id) {
+void OverlapCheck::add_view(int32_t id) {
   const NodeRecord& node = nodes_[id];
-  if (node.root == id) {
-    if (stamp_[id] == current_) note(id);
-    stamp_[id] = current_;
-    return;
-  }
   const NodeRecord& root = nodes_[node.root];
   const bool grid = root.cols > 0 && node.ld == root.cols;
   views_.push_back(grid ? View{node.root, node.offset / root.cols, node.rows, node.offset % root.cols, node.cols}

@@ -15,7 +15,11 @@ class OverlapCheck {
   OverlapCheck(const NodeStore& nodes, bool every_root)
       : nodes_(nodes), stamp_(nodes.records.size(), 0), meeting_(every_root ? nodes.records.size() : 0, 0) {}
   void start();
-  void add(int32_t id);
+  void add(int32_t id) {
+    if (nodes_[id].root != id) return add_view(id);
+    if (stamp_[id] == current_) note(id);
+    stamp_[id] = current_;
+  }
   bool finish();
   // After finish(): whether nodes that lie in this one's memory do, or may.
   bool meets(int32_t root) const { return meeting_[root] == current_; }
@@ -28,6 +32,7 @@ class OverlapCheck {
   };
   static bool meet(const View& a, const View& b);
   static bool any_meet(View* begin, View* end);
+  void add_view(int32_t id);
   void note(int32_t root);
 
   const NodeStore& nodes_;

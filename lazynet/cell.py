@@ -270,7 +270,7 @@ class Cell(_CoreCell):
     def _trace_with(
         self, rows: int, graph: Graph, nodes: Sequence[Node], arguments: Any, options: Any
     ) -> _Traced | str:
-        inner = Graph(dtype=graph.dtype, train=graph.training)
+        inner = Graph(dtype=graph.dtype, train=graph.training, device=graph.device)
         inputs = [inner.input(np.zeros((rows, node.cols)), requires_grad=True) for node in nodes]
         position = [0]
         inner_arguments = [_rebuilder_of_arguments(value, position, inputs) for value in arguments]

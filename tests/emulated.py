@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
+import tempfile
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-OUT = ROOT / "build" / "emulator"
+FLAGS = os.environ.get("LAZYNET_EMULATOR_FLAGS", "-O1 -g")  # of the emulator and of kernels: sanitizers, for one
+OUT = ROOT / "build" / "emulator" / hashlib.sha256(FLAGS.encode()).hexdigest()[:8]
 
 
+def _run(*command: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}  # a sanitizer
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+@lru_cache(maxsize=1)
 def library() -> Path:
-    subprocess.run(
-        ["make", "-s", "-f", "csrc/cuda/emulator/emulator.mk", f"OUT={OUT}", "FLAGS=-O1 -g", "-j2", "library"],
-        cwd=ROOT,
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    """The emulator's driver, made anew where its sources have changed; tests skip without a C++ compiler."""
+    if not shutil.which("g++") or not shutil.which("make"):
+        pytest.skip("the emulated device needs g++ and make")
+    OUT.mkdir(parents=True, exist_ok=True)
+    with (OUT / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other processes may want the same
+        rule = "csrc/cuda/emulator/emulator.mk"
+        _run("make", "-s", "-f", rule, f"OUT={OUT}", f"FLAGS={FLAGS}", "-j2", "library")
     return OUT / "libemulator.so"
 
 
+@lru_cache(maxsize=1)
 def _digest() -> str:
     digest = hashlib.sha256()
     for folder in ("csrc", "csrc/ops", "csrc/cuda", "csrc/cuda/emulator"):
@@ -34,21 +49,23 @@ def _digest() -> str:
 
 
 def kernels(family: str, source: str | None, defines: str) -> Path:
-    text = source if source is not None else (ROOT / "csrc/cuda" / f"{family}.cu").read_text()
-    key = hashlib.sha256("\0".join((_digest(), family, text, defines)).encode()).hexdigest()[:24]
+    """A family's kernels, or those of ``source``, as a shared object; ``defines`` are words divided by spaces."""
+    text = f'#include "cuda/{family}.cu"\n' if source is None else source
+    key = hashlib.sha256("\0".join((_digest(), text, defines)).encode()).hexdigest()[:24]
     path = OUT / f"{family}-{key}.so"
-    if not path.exists():
-        OUT.mkdir(parents=True, exist_ok=True)
-        unit = OUT / f"{family}-{key}-{os.getpid()}.cu"
-        unit.write_text(source if source is not None else f'#include "cuda/{family}.cu"\n')
-        made = path.with_suffix(f".{os.getpid()}")
-        subprocess.run(
-            ["g++", "-std=c++17", "-O1", "-g", "-shared", "-fPIC", "-fno-gnu-unique", "-Icsrc", "-DLN_EMULATOR", *(f"-D{word}" for word in defines.split()),
-             "-include", "csrc/cuda/emulator/emulator.h", "-x", "c++", str(unit), "-o", str(made)],
-            cwd=ROOT, check=True,
-        )  # fmt: skip
-        made.rename(path)
-        unit.unlink()
+    if path.exists():
+        return path
+    OUT.mkdir(parents=True, exist_ok=True)
+    unit = path.with_suffix(".cu")  # stays, for who looks up a line of generated source
+    with tempfile.TemporaryDirectory(dir=OUT) as folder:  # other processes may be making the same
+        written, made = Path(folder) / unit.name, Path(folder) / path.name
+        written.write_text(text)
+        written.replace(unit)
+        defined = [f"-D{word}" for word in defines.split()]
+        language = ["-std=c++17", "-DLN_EMULATOR", "-Icsrc", "-include", "csrc/cuda/emulator/emulator.h", "-x", "c++"]
+        options = ["-shared", "-fPIC", "-fno-gnu-unique", *FLAGS.split(), *defined]
+        _run("g++", *options, *language, str(unit), "-o", str(made))
+        made.replace(path)
     return path
 
 

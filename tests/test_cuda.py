@@ -87,6 +87,15 @@ def case_of(
     return Case(name, ops, build, lambda *arrays: np.zeros(0), shapes, **options)  # type: ignore[arg-type]
 
 
+def uniform(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    return rng.uniform(-2, 2, shape)
+
+
+def rounded(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Numbers of which many are equal."""
+    return np.round(rng.uniform(-2, 2, shape), 1)
+
+
 RAGGED = [
     *[ragged(name, rows(5), columns(3)) for name in ("tanh", "gelu", "log", "clip", "cube")],
     *[replace(BY_NAME[name], shapes=[((33, 5),), ((1, 128),), ((0, 4),)]) for name in FLAT],
@@ -106,6 +115,15 @@ RAGGED = [
     ragged("matmul_transpose_a", pairs((7, 0), (7, 5)), pairs((0, 33), (0, 3))),
     ragged("matmul_transpose_b", pairs((0, 7), (5, 7)), pairs((5, 0), (40, 0))),
     ragged("matmul_both", pairs((7, 0), (5, 7)), pairs((0, 33), (40, 0))),
+    # Tiles of other sizes, and sums that are cuBLAS's.
+    *[
+        replace(BY_NAME["matmul_transpose_b"], name=f"matmul_{name}", shapes=[*shapes, ((1, 9), (2, 9))])
+        for name, shapes in (
+            ("tiles_of_64", [((61, 9), (63, 9))] * 150),
+            ("tiles_of_32", [((31, 20), (30, 20))] * 100),
+            ("long", [((3, 300), (5, 300))]),
+        )
+    ],
     *[
         case_of(
             f"lookup_{n}", ("lookup",), lambda g, t, n=n: ln.lookup(g, t, [(7 * i * i) % 50 for i in range(n)]),
@@ -181,6 +199,11 @@ RAGGED = [
         lambda g, x, w, b: ln.linear_cross_entropy(x, w, targets_of(x, 100), b, ignore_index=1, label_smoothing=0.1),
         [((n, 33), (33, 100), (1, 100)) for n in LENGTHS[1:]], shared=(1, 2),
     ),
+    case_of(
+        "linear_cross_entropy_in_blocks", ("linear_cross_entropy",),
+        lambda g, x, w, b: ln.linear_cross_entropy(x, w, targets_of(x, 66000), b, label_smoothing=0.1),
+        [((n, 2), (2, 66000), (1, 66000)) for n in (1, 130)], shared=(1, 2),
+    ),
     ragged("linear_cross_entropy_transposed", lambda n: ((n, 33), (6, 33))),
     ragged("cross_entropy", rows(5), smallest=0),
     ragged("cross_entropy", columns(3), smallest=1, name="cross_entropy_columns"),
@@ -189,6 +212,58 @@ RAGGED = [
     ragged("nll_loss", rows(5), smallest=0),
     ragged("nll_loss", columns(3), smallest=1, name="nll_loss_columns"),
     case_of("dropout", ("dropout",), lambda g, x: ln.dropout(x, 0.3), [((n, 5),) for n in LENGTHS]),
+    # Several parts of a group, accesses of 16 bytes, and rows that are read again and again.
+    case_of(
+        "lookup_frequent", ("lookup",), lambda g, t: ln.lookup(g, t, [max(i - 150, 0) % 50 for i in range(170)]),
+        [((50, 32),)] * 2, shared=(0,),
+    ),
+    case_of(
+        "lookup_node_frequent", ("lookup_ids",),
+        lambda g, t: ln.lookup_node(t, g.input([[float(max(i - 90, 0))] for i in range(99)])[1:]),
+        [((50, 8),)] * 2, shared=(0,),
+    ),
+    case_of(
+        "take_rows_frequent", ("take_rows",), lambda g, x: ln.take_rows(x, [i * i % 3 for i in range(200)]),
+        [((length, 8),) for length in LENGTHS[2:]],
+    ),
+    case_of(
+        "take_rows_of_views", ("take_rows",), lambda g, x: ln.take_rows(x[1:, 2:], [i * i % (x.rows - 1) for i in range(40)]),
+        [((length, 7),) for length in LENGTHS[2:]],
+    ),
+    *[
+        case_of(
+            f"{name}_by_parts", (f"reduce_{name}",), lambda g, x, f=getattr(ln, name), axis=axis: f(x[:, 4:], axis=axis),
+            shapes, draw=draw,
+        )
+        for name, draw in (("sum", uniform), ("mean", uniform), ("max", rounded), ("min", rounded))
+        for axis, shapes in (
+            (0, [((1100, 44),), ((3, 9),), ((513, 6),)]),
+            (1, [((3, 17004),), ((40, 5),)]),
+            (None, [((130, 144),), ((1, 9),), ((5, 8),)]),
+        )
+    ],
+    case_of(
+        "concat_packs", ("concat_cols",), lambda g, x, y: ln.concat([x, y[:, 4:], x]),
+        [((n, 4), (n, 12)) for n in LENGTHS],
+    ),
+    case_of(
+        "concat_large", ("concat_rows",), lambda g, x, y: ln.concat([x, y[:, 4:]], axis=0),
+        [((9, 1000), (2, 1004)), ((1, 4), (1, 8))],
+    ),
+    case_of("transpose_vectors", ("transpose",), lambda g, x: x[:, 2:3].T, [((n, 5),) for n in LENGTHS]),
+    case_of("transpose_views", ("transpose",), lambda g, x: x[:, 2:].T, [((n, 43),) for n in LENGTHS]),
+    case_of("copy_views", ("copy",), lambda g, x: ln.copy(x[:, 4:]), [((n, 12),) for n in LENGTHS]),
+    case_of("unfold_wide", ("unfold_rows",), lambda g, x: ln.unfold(x, 3, stride=1, padding=2), [((n, 70),) for n in LENGTHS]),
+    case_of(
+        "unfold_strides", ("unfold_rows",), lambda g, x: ln.unfold(x, 2, stride=3, dilation=2), [((n, 3),) for n in LENGTHS],
+    ),
+    case_of(
+        "sum_packs", ("sum_nodes",), lambda g, x, y: ln.average([x, y[:, 4:], x]), [((n, 8), (n, 12)) for n in LENGTHS],
+    ),
+    case_of(
+        "take_cols_repeated", ("take_cols",),
+        lambda g, x: ln.take_cols(x, g.input([[float(i * i % 5) for i in range(100)]] * x.rows)), [((2, 5),), ((1, 70),)],
+    ),
     # Gradients that share memory, which kernels of a device never see.
     case_of("same_twice", ("mul",), lambda g, x: x * x + x, [((n, 5),) for n in LENGTHS]),
     case_of("one_for_all", ("mul",), lambda g, x, b: x * b + b, [((n, 5), (1, 5)) for n in LENGTHS], shared=(1,)),
@@ -249,3 +324,62 @@ def test_ragged_batches_in_float64_equal_the_cpu(case: Case, device: ln.Device) 
 def test_every_operator_is_covered() -> None:
     covered = {op for case in RAGGED for op in case.ops}
     assert {op for case in CASES for op in case.ops} <= covered | {"slice", "reshape", "stop_gradient", "constant"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("count", [1, 2, 40, 300])
+def test_the_largest_of_long_rows(device: ln.Device, count: int, dtype: str) -> None:
+    """Of equals the first, NaN last; also where a few threads hold all that is wanted."""
+    rng = np.random.default_rng(0)
+    rows = [
+        rng.normal(size=3000),
+        np.round(rng.normal(size=3000)),
+        np.zeros(3000),
+        np.arange(3000.0),
+        -np.arange(3000.0),
+    ]
+    rows.append(np.where(np.arange(3000) % 3 == 0, rng.normal(size=3000), np.nan))
+    rows.append(np.full(3000, np.nan))
+    rows.append(np.where(np.arange(3000) % 128 < 3, 9.0, 0.0) + rng.normal(size=3000))
+    arrays = [np.array(rows), np.array([[1.0, np.inf, -np.inf] * 100]), rng.normal(size=(3, 300))]
+    arrays.append(np.where(np.arange(20000) % 512 < 27, 9.0, 0.0)[None] + rng.normal(size=20000))
+    results = []
+    for where in ("cpu", device):
+        graph = ln.Graph(dtype=dtype, device=where)
+        nodes = [ln.top_k(graph.input(array), count)[1] for array in arrays]
+        results.append([node.value for node in nodes])
+    for expected, given in zip(*results, strict=True):
+        np.testing.assert_array_equal(given, expected)
+
+
+def test_gradients_of_sparse_tables(device: ln.Device) -> None:
+    """More rows than a sparse gradient has room for at first, some of them often."""
+    gradients = []
+    for where in ("cpu", device):
+        table = ln.Parameter(np.arange(800.0).reshape(200, 4), sparse=True, device=where)
+        graph = ln.Graph(device=where)
+        known = [ln.lookup(graph, table, [(i * i + k) % 150 for i in range(90 + k)]) for k in range(3)]
+        computed = ln.lookup_node(table, graph.input([[float(7 * i % 200)] for i in range(150)] + [[5.0]] * 50))
+        graph.backward(ln.sum([ln.sum(x * x) for x in [*known, computed]]))
+        gradients.append(table.grad)
+    for expected, given in zip(*gradients, strict=True):
+        np.testing.assert_allclose(given, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [-1.0, 7.0, 1.5, np.nan])
+def test_the_first_bad_id_is_told(device: ln.Device, schedule: str, bad: float) -> None:
+    messages = []
+    for where in ("cpu", device):
+        table = ln.Parameter(np.ones((7, 4)), device=where)
+        for build in (lambda x, ids: ln.lookup_node(table, ids), lambda x, ids: ln.take_cols(x, ids)):
+            graph = ln.Graph(device=where)
+            x = graph.input(np.ones((1, 7)))
+            good = np.arange(40.0)[None] % 7
+            nodes = [
+                build(x, graph.input(np.where(np.arange(40) < n, good, bad * k))) for k, n in enumerate((40, 33, 2), 1)
+            ]
+            with pytest.raises(IndexError) as caught:
+                graph.forward()
+            messages.append(str(caught.value))
+            assert nodes
+    assert messages[:2] == messages[2:]

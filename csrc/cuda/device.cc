@@ -24,9 +24,28 @@ Context Device::open_context() {
 
 // ---- memory and kernels from outside
 
-void* Device::allocate(std::size_t bytes) { return options_.allocate(options_.self, bytes); }
+void* Device::allocate(std::size_t bytes) {
+  void* memory = options_.allocate(options_.self, bytes);
+  if (!memory) return nullptr;
+  std::lock_guard<std::mutex> lock(allocations_mutex_);
+  allocations_[static_cast<const char*>(memory)] = bytes;
+  return memory;
+}
+
+bool Device::in_one_allocation(const void* begin, std::size_t bytes) {
+  const char* first = static_cast<const char*>(begin);
+  std::lock_guard<std::mutex> lock(allocations_mutex_);
+  auto after = allocations_.upper_bound(first);
+  if (after == allocations_.begin()) return false;
+  --after;
+  return first + bytes <= after->first + after->second;
+}
 
 void Device::deallocate(void* address, std::size_t bytes) {
+  {
+    std::lock_guard<std::mutex> lock(allocations_mutex_);
+    allocations_.erase(static_cast<const char*>(address));
+  }
   // Others may get the memory next, who know nothing of the order of this device's work.
   Turn turn(*this);
   if (closed_) return;
@@ -44,7 +63,7 @@ Function Device::find(const Kernel& kernel) {
 
 Module Device::load(const Kernel& kernel) {
   const std::string only = kernel.dtype == LN_FLOAT64 ? "LN_ONLY_DOUBLE" : "LN_ONLY_FLOAT";
-  const std::string defines = kernel.pick.empty() ? only : only + " LN_PICK_" + kernel.pick;
+  const std::string defines = kernel.pick.empty() ? only : only + " LN_PICK=" + kernel.pick;
   const char* source = kernel.source.empty() ? nullptr : kernel.source.c_str();
   Module& module = modules_[source ? kernel.source : kernel.family + ' ' + defines];
   if (module) return module;

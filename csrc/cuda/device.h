@@ -2,6 +2,7 @@
 // CuPy shares them with it, and tests have a stand-in. Thread-safe; everything runs in one order.
 #pragma once
 
+#include <map>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -14,7 +15,7 @@
 
 namespace lazynet::cuda {
 
-class Device final : public Backend, private Functions, private MemoryResource {
+class Device final : public Backend, private Supplies, private MemoryResource {
  public:
   explicit Device(const ln_device_options& options);  // throws Error(LN_DEVICE_ERROR)
 
@@ -70,6 +71,7 @@ class Device final : public Backend, private Functions, private MemoryResource {
   void* allocate(std::size_t bytes) override;
   void deallocate(void* address, std::size_t bytes) override;
   Function find(const Kernel& kernel) override;
+  bool in_one_allocation(const void* begin, std::size_t bytes) override;
   Module load(const Kernel& kernel);
   Context open_context();
 
@@ -79,6 +81,8 @@ class Device final : public Backend, private Functions, private MemoryResource {
   bool closed_ = false;
   std::recursive_mutex mutex_;
   Context context_;
+  std::mutex allocations_mutex_;  // of its own: while memory is asked for, others may wait for the caller
+  std::map<const char*, std::size_t> allocations_;
   Queue queue_;
   std::unordered_map<std::string, Module> modules_;  // by family, pick and element type
   std::vector<Function> functions_;                  // by Kernel::number

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -377,16 +378,13 @@ class Launch {
     return wanted;
   }
 
-  // Threads work in no order: gradients that share memory go to memory of their own, and are added from there in order.
+  // Threads work in no order: gradients of operands that share memory, slices of one value, go to memory of their own,
+  // and are added from there one after another.
   void defer() {
     bool deferred[kMostRegisters] = {};
-    const bool rows_meet = fused_.serial && any_rows_meet();
-    for (int k = 0; k < fused_.operand_count; ++k) {
-      if (!adds(k)) continue;  // one that overwrites shares nothing
-      deferred[k] = deferred[k] || (rows_meet && fused_.operands[k].grad_rows);
-      for (int j = 0; j < k; ++j)
+    for (int k = 0; k < fused_.operand_count; ++k)
+      for (int j = 0; j < k && adds(k); ++j)  // one that overwrites shares nothing
         if (adds(j) && meet(fused_.operands[j], fused_.operands[k])) deferred[j] = deferred[k] = true;
-    }
     int64_t elements = 0;
     for (int k = 0; k < fused_.operand_count; ++k) {
       if (!deferred[k]) continue;
@@ -416,26 +414,6 @@ class Launch {
     return apart < a_width * size || apart + b_width * size > stride;
   }
 
-  // The engine's answer, `serial`, is a guess where there are many views of one node.
-  bool any_rows_meet() const {
-    using Range = std::pair<const T*, const T*>;
-    std::vector<Range> ranges;
-    for (int k = 0; k < fused_.operand_count; ++k) {
-      const FusedOperand& operand = fused_.operands[k];
-      if (!operand.grad_rows) continue;
-      const auto begin = static_cast<std::ptrdiff_t>(ranges.size());
-      for (int64_t i = 0; i < fused_.rows; ++i) {
-        const T* const start = at(operand.grad_rows[i], operand.first_col);
-        if (operand.grad_rows[i]) ranges.emplace_back(start, start + width_of(operand));
-      }
-      if (!std::is_sorted(ranges.begin() + begin, ranges.end())) std::sort(ranges.begin() + begin, ranges.end());
-      std::inplace_merge(ranges.begin(), ranges.begin() + begin, ranges.end());
-    }
-    for (std::size_t i = 1; i < ranges.size(); ++i)
-      if (ranges[i].first < ranges[i - 1].second) return true;
-    return false;
-  }
-
   void add_deferred() {
     std::vector<Piece> pieces;
     for (const Deferred& deferred : deferred_) {
@@ -448,7 +426,7 @@ class Launch {
         pieces.push_back({nullptr, start ? at(start, operand.first_col) : nullptr, 1, width, width});
       }
       scatter_add<T>(queue_, at(deferred_memory_, deferred.begin), width, pieces.data(),
-                     static_cast<int64_t>(pieces.size()), operand.grad_rows && fused_.serial);
+                     static_cast<int64_t>(pieces.size()), false);
     }
   }
 

@@ -272,19 +272,20 @@ class Group {
     parts_.erase(rest, parts_.end());
   }
 
-  // The size of tiles with which the batch is done first: smaller ones fit better and are more, but read more from
-  // shared memory for each operation.
+  // The size of tiles with which the batch is done first. Small ones fit better and are done sooner each, but read more
+  // from shared memory for every operation. Estimates, in cycles a summed element: of a multiprocessor that has tiles
+  // enough, and until one tile is done.
   int best_size() const {
-    constexpr double kAtATime = 500;  // tiles, of a large device
-    const auto time = [&](int size, double element) {
+    constexpr double kMultiprocessors = 100;  // of a large device
+    const auto time = [&](int size, double busy, double latency) {
       double steps = 0, longest = 0;
       for (const Part& part : parts_) {
         steps += static_cast<double>(tiles_of(part, size)) * static_cast<double>(part.k);
         longest = std::max(longest, static_cast<double>(part.k));
       }
-      return size * size * element * std::max(steps, kAtATime * longest);
+      return steps * busy / kMultiprocessors + longest * latency;
     };
-    const double of_64 = time(64, 1), of_32 = time(32, 1.5), of_16 = time(16, 2.5);
+    const double of_64 = time(64, 53, 60), of_32 = time(32, 18, 40), of_16 = time(16, 10, 25);
     if (of_64 < of_32 && of_64 < of_16) return 64;
     return of_32 < of_16 ? 32 : 16;
   }

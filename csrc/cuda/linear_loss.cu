@@ -23,7 +23,9 @@ struct LossArgs {
   double smoothing;
 };
 
-constexpr int kMostLossThreads = 512;
+// Of a block: few rows are there at a time, so each has many. The exponential of doubles takes more registers.
+template <class T>
+constexpr int kMostLossThreads = sizeof(T) == 8 ? 256 : 512;
 
 #ifdef LN_DEVICE_CODE
 
@@ -119,7 +121,8 @@ LN_DEVICE void linear_loss_rows(const LossArgs& args) {
     *loss = smoothing == T(0) ? chosen_loss : (T(1) - smoothing) * chosen_loss + smoothing * (log_scale - mean);
   }
 }
-LN_KERNELS(linear_loss_rows, LossArgs, kMostLossThreads)
+LN_FLOAT_ENTRY(linear_loss_rows, linear_loss_rows, LossArgs, kMostLossThreads<float>)
+LN_DOUBLE_ENTRY(linear_loss_rows, linear_loss_rows, LossArgs, kMostLossThreads<double>)
 
 template <class T>
 LN_DEVICE void linear_loss_gradients(const LossArgs& args) {
@@ -156,7 +159,8 @@ LN_DEVICE void linear_loss_gradients(const LossArgs& args) {
     });
   }
 }
-LN_KERNELS(linear_loss_gradients, LossArgs, kMostLossThreads)
+LN_FLOAT_ENTRY(linear_loss_gradients, linear_loss_gradients, LossArgs, kMostLossThreads<float>)
+LN_DOUBLE_ENTRY(linear_loss_gradients, linear_loss_gradients, LossArgs, kMostLossThreads<double>)
 
 #else
 
@@ -236,7 +240,7 @@ class LinearLoss {
   // Of a row: two packs for each at least, where there are so many.
   int threads() const {
     int count = kWarp;
-    while (count < kMostLossThreads && 4 * count * kPack <= classes_) count *= 2;
+    while (count < kMostLossThreads<T> && 4 * count * kPack <= classes_) count *= 2;
     return count;
   }
 

@@ -31,8 +31,8 @@ Kernel::Kernel(const char* family_, const char* name, int dtype_, const char* pi
       dtype(dtype_),
       number(next_kernel++) {}
 
-Queue::Queue(const Driver& driver, MemoryResource& memory, Functions& functions)
-    : driver_(driver), memory_(memory), functions_(functions), replay_(driver) {
+Queue::Queue(const Driver& driver, MemoryResource& memory, Supplies& supplies)
+    : driver_(driver), memory_(memory), supplies_(supplies), replay_(driver) {
   driver_.check(driver_.create_stream(&work_, kNonBlocking), "making a stream");
   driver_.check(driver_.create_stream(&copies_, kNonBlocking), "making a stream");
   driver_.check(driver_.create_event(&uploaded_, kNoTiming), "making an event");
@@ -47,8 +47,12 @@ Queue::Queue(const Driver& driver, MemoryResource& memory, Functions& functions)
 
 Queue::~Queue() {
   driver_.wait_for_stream(work_);
+  // Whoever takes memory back may flush: nothing is left to do.
+  commands_.clear();
+  used_ = flushed_ = 0;
   for (Chunk& chunk : chunks_) free_chunk(&chunk);
-  if (scratch_) memory_.deallocate(scratch_, scratch_bytes_);
+  for (const Working& working : scratch_)
+    if (working.memory) memory_.deallocate(working.memory, working.bytes);
   if (faults_) memory_.deallocate(faults_, kMostFaults * sizeof(Fault));
   driver_.blas_destroy(blas_);
   if (blas_workspace_) memory_.deallocate(blas_workspace_, kBlasWorkspace);
@@ -114,18 +118,18 @@ Queue::Room Queue::reserve(std::size_t bytes) {
   return room;
 }
 
-void* Queue::scratch(std::size_t bytes) {
-  if (bytes <= scratch_bytes_) return scratch_;
-  const std::size_t grown = std::max(bytes, 2 * scratch_bytes_);
+void* Queue::scratch(std::size_t bytes, Scratch whose) {
+  Working& working = scratch_[static_cast<int>(whose)];
+  if (bytes <= working.bytes) return working.memory;
+  const std::size_t grown = std::max(bytes, 2 * working.bytes);
   void* made = memory_.allocate(grown);
   if (!made) fail(LN_OUT_OF_MEMORY, "cuda: ", grown, " bytes of working memory are not available");
-  if (scratch_) {
+  if (working.memory) {
     finish();  // what is recorded works there
-    memory_.deallocate(scratch_, scratch_bytes_);
+    memory_.deallocate(working.memory, working.bytes);
   }
-  scratch_ = made;
-  scratch_bytes_ = grown;
-  return scratch_;
+  working = {made, grown};
+  return made;
 }
 
 // ---- recording
@@ -141,7 +145,7 @@ void Queue::launch(const Kernel& kernel, int64_t blocks, int threads, std::size_
   if (blocks <= 0) return;
   if (blocks > INT32_MAX) fail(LN_INTERNAL_ERROR, "cuda: ", kernel.entry, " would need ", blocks, " blocks");
   Command command{Kind::kLaunch};
-  command.function = functions_.find(kernel);
+  command.function = supplies_.find(kernel);
   command.blocks = static_cast<unsigned>(blocks);
   command.threads = static_cast<unsigned>(threads);
   command.shared_bytes = static_cast<unsigned>(shared_bytes);
@@ -153,8 +157,18 @@ void Queue::launch(const Kernel& kernel, int64_t blocks, int threads, std::size_
 }
 
 void Queue::multiply(int dtype, const Product& product) {
-  if (product.m == 0 || product.n == 0 || (product.k == 0 && product.beta == 1)) return;
-  if (product.k == 0 && product.beta != 0) fail(LN_INTERNAL_ERROR, "cuda: a product of nothing is scaled");
+  const Product& p = product;
+  if (p.m == 0 || p.n == 0 || (p.k == 0 && p.beta == 1)) return;
+  if (p.k == 0) {  // not a case for cuBLAS
+    if (p.beta != 0) fail(LN_INTERNAL_ERROR, "cuda: a product of nothing is scaled");
+    const std::size_t element = dtype == LN_FLOAT64 ? 8 : 4, row = static_cast<std::size_t>(p.n) * element;
+    if (p.ldc == p.n) return zero(p.c, static_cast<std::size_t>(p.m) * row);
+    for (int64_t i = 0; i < p.m; ++i)
+      zero(static_cast<char*>(p.c) + static_cast<std::size_t>(i * p.ldc) * element, row);
+    return;
+  }
+  for (int64_t size : {p.m, p.n, p.k, p.lda, p.ldb, p.ldc})
+    if (size > INT32_MAX) fail(LN_DEVICE_ERROR, "cuda: cuBLAS multiplies no matrices with a side of ", size);
   Command command{Kind::kProduct};
   command.dtype = dtype;
   command.product = product;
@@ -187,7 +201,9 @@ void Queue::write(void* to, const void* from, std::size_t bytes) {
     // Inputs come one after another and lie one after another: one copy moves them all.
     Command* last = commands_.empty() ? nullptr : &commands_.back();
     if (last && last->kind == Kind::kCopy && static_cast<char*>(last->to) + last->bytes == target &&
-        static_cast<const char*>(last->from) + last->bytes == room.device)
+        static_cast<const char*>(last->from) + last->bytes == room.device &&
+        supplies_.in_one_allocation(last->to, last->bytes + part) &&
+        supplies_.in_one_allocation(last->from, last->bytes + part))
       last->bytes += part, told_ = false;
     else
       copy(target, room.device, part);

@@ -17,8 +17,8 @@
 
 namespace lazynet::cuda {
 
-// Finds the function of a kernel, which may have to be compiled first.
-class Functions;
+// What a queue needs of its device.
+class Supplies;
 
 // One kernel of a .cu file, or of generated source. Made once a place of launch, as a static object.
 class Kernel {
@@ -46,7 +46,7 @@ struct Product {
 
 class Queue {
  public:
-  Queue(const Driver& driver, MemoryResource& memory, Functions& functions);
+  Queue(const Driver& driver, MemoryResource& memory, Supplies& supplies);
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
@@ -68,8 +68,10 @@ class Queue {
     for (int64_t i = 0; i < count; ++i) host[i] = data[i];
     return device;
   }
-  // Working memory for the launches recorded next, until scratch() is called again.
-  void* scratch(std::size_t bytes);
+  // Working memory for the launches recorded next, until scratch() is called again. What launchers call, as
+  // add_column_sums(), has its own.
+  enum class Scratch : uint8_t { kOfLauncher, kOfCallee };
+  void* scratch(std::size_t bytes, Scratch whose = Scratch::kOfLauncher);
 
   // ---- work
 
@@ -119,6 +121,10 @@ class Queue {
     void* host;
     void* device;
   };
+  struct Working {
+    void* memory = nullptr;
+    std::size_t bytes = 0;
+  };
   // A piece of pinned memory and its double on the device.
   struct Chunk {
     char* host = nullptr;
@@ -143,7 +149,7 @@ class Queue {
 
   const Driver& driver_;
   MemoryResource& memory_;
-  Functions& functions_;
+  Supplies& supplies_;
   Stream work_ = nullptr, copies_ = nullptr;
   Event uploaded_ = nullptr;
   Blas blas_ = nullptr;
@@ -154,8 +160,7 @@ class Queue {
   std::size_t chunk_ = 0;               // the one at hand
   std::size_t used_ = 0, flushed_ = 0;  // of it
   bool told_ = false;                   // something is written that no recorded command reads yet
-  void* scratch_ = nullptr;
-  std::size_t scratch_bytes_ = 0;
+  Working scratch_[2];
   Fault* faults_ = nullptr;  // on the device; without a fault before a batch gets one
   std::vector<Fault*> waiting_faults_;
   bool replaying_ = false, second_half_ = false;
@@ -163,10 +168,13 @@ class Queue {
   int64_t launches_ = 0, replays_ = 0, uploaded_bytes_ = 0;
 };
 
-class Functions {
+class Supplies {
  public:
-  virtual ~Functions() = default;
+  virtual ~Supplies() = default;
+  // The function of a kernel, which may have to be compiled first.
   virtual Function find(const Kernel& kernel) = 0;
+  // Whether these bytes are parts of one allocation, which is what one copy may go over.
+  virtual bool in_one_allocation(const void* begin, std::size_t bytes) = 0;
 };
 
 }  // namespace lazynet::cuda

@@ -2,22 +2,24 @@
 //
 // Forward reads each element once, backward of sums reads the result's gradient and reads and writes the argument's,
 // that of extrema reads the argument and writes one element a group: bound by memory, and for the many small groups of
-// a batch by the time from the launch through one load and a fold. Columns of rows are folded by a warp, rows by blocks
-// of kWarp columns, everything by blocks over parts of a fixed size, whose results a second launch folds where a member
-// has several.
-#include "kernel.h"
+// a batch by the time from the launch through one load and a fold. What becomes one element of the result is a group:
+// columns of a matrix are groups of kWarp side by side, which a block reads row by row; other groups are a warp's where
+// they are short, else a block's. Long ones are split in parts of a fixed size, whose results a second launch joins.
+#include "rows.h"
 
 namespace lazynet::cuda {
 
 enum Axis : int { kOverRows = 0, kOverCols = 1, kOverAll = 2 };
-constexpr int64_t kPart = 8192;   // elements that a block folds
-constexpr int64_t kSpread = 128;  // elements that a warp handles at a time
+constexpr int64_t kPart = 8192;     // elements of a group that a block does
+constexpr int64_t kPartRows = 512;  // the same of groups side by side
+constexpr int64_t kSpread = 128;    // elements that a warp handles at a time
 
 struct ReduceArgs {
-  Members members;  // a unit is a row, kWarp columns or a part
+  Members members;  // a unit is a group, a part of one, or a part of kWarp side by side
   Axis axis;
   bool average;
-  void* partial;  // of parts where a member may have several, else null
+  void* partial;              // results of units where a group may have several
+  const int64_t* first_part;  // when they are joined: the first of each member; a unit is then all parts of a group
 };
 // A list argument: the pieces of member i are at [begin[i], begin[i + 1]).
 struct ListArgs {
@@ -26,9 +28,22 @@ struct ListArgs {
   const int64_t* begin;
   const int64_t* first;   // first unit of each member (forward) or piece (backward), and the end of the last
   const int64_t* member;  // backward: of each piece
+  const uint8_t* packs;   // forward: whether a member's pieces are read 16 bytes at a time
   int64_t count, units;   // members or pieces
   bool average;
 };
+
+// How the groups of a member are split.
+struct Split {
+  int64_t groups, parts;  // of those side by side kWarp count as one here
+};
+LN_INLINE Split split_of(const Piece& x, Axis axis) {
+  const auto ratio = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const auto at_least_one = [](int64_t a) { return a > 0 ? a : 1; };
+  if (axis == kOverRows) return {ratio(x.cols, kWarp), at_least_one(ratio(x.rows, kPartRows))};
+  if (axis == kOverCols) return {x.rows, at_least_one(ratio(x.cols, kPart))};
+  return {1, at_least_one(ratio(x.rows * x.cols, kPart))};
+}
 
 #ifdef LN_DEVICE_CODE
 
@@ -48,99 +63,187 @@ template <class T>
 LN_DEVICE T mean_scale(bool average, int64_t count) {
   return !average ? T(1) : (count == 0 ? T(0) : T(1) / static_cast<T>(count));
 }
+LN_DEVICE int64_t group_size(const Piece& x, Axis axis) {
+  return axis == kOverRows ? x.rows : (axis == kOverCols ? x.cols : x.rows * x.cols);
+}
+LN_DEVICE int64_t offset_in(const Piece& x, Axis axis, int64_t group, int64_t i) {
+  return axis == kOverRows ? i * x.ld + group : (axis == kOverCols ? group * x.ld + i : offset_of(x, i));
+}
 
+// The result of a group, joined from its elements.
 template <class Fold, class T>
-LN_DEVICE void fold_columns(const ReduceArgs& args) {
+struct Folding {
+  using Join = Fold;
+  using Value = T;
+  static constexpr bool kFirstCounts = false;
+  LN_DEVICE bool wants(const Piece&) { return true; }
+  LN_DEVICE T value(const T& element, int64_t, const T&) { return element; }
+  LN_DEVICE T wanted(const Piece&, int64_t) { return T(0); }
+  LN_DEVICE void finish(const ReduceArgs& args, const Piece& x, const Piece& y, int64_t group, T folded) {
+    value_of<T>(y)[args.axis == kOverCols ? group * y.ld : group] =
+        mean_scale<T>(args.average, group_size(x, args.axis)) * folded;
+  }
+};
+// The gradient of an extremum goes to the first element that equals it, or is NaN as it is.
+template <class T>
+struct Finding {
+  using Join = First;
+  using Value = int64_t;
+  static constexpr bool kFirstCounts = true;
+  LN_DEVICE bool wants(const Piece& x) { return x.grad != nullptr; }
+  LN_DEVICE T wanted(const Piece& y, int64_t place) { return value_of<T>(y)[place]; }
+  LN_DEVICE int64_t value(const T& element, int64_t number, const T& wanted) {
+    return element == wanted || (wanted != wanted && element != element) ? number : INT64_MAX;
+  }
+  LN_DEVICE void finish(const ReduceArgs& args, const Piece& x, const Piece& y, int64_t group, int64_t first) {
+    if (first == INT64_MAX) return;
+    grad_of<T>(x)[offset_in(x, args.axis, group, first)] +=
+        grad_of<T>(y)[args.axis == kOverCols ? group * y.ld : group];
+  }
+};
+
+// Elements first, first + step, ... of a group, as far as they count.
+template <class What, class T>
+LN_DEVICE typename What::Value join(const Piece& x, const Piece& y, Axis axis, int64_t group, int64_t first,
+                                    int64_t end, int64_t step) {
+  auto joined = What::Join::template identity<typename What::Value>();
+  const T wanted = What::wanted(y, axis == kOverCols ? group * y.ld : group);
+  const T* in = value_of<const T>(x);
+  const auto add = [&](int64_t i, int64_t offset) {
+    joined = What::Join::combine(joined, What::value(in[offset], i, wanted));
+  };
+  const auto run = [&](const auto& offset) {
+    if constexpr (What::kFirstCounts) {
+      for (int64_t i = first; i < end && joined == INT64_MAX; i += step) add(i, offset(i));
+    } else {
+      LN_UNROLL_BY(4)
+      for (int64_t i = first; i < end; i += step) add(i, offset(i));
+    }
+  };
+  if (axis == kOverRows)
+    run([&](int64_t i) { return i * x.ld + group; });
+  else if (axis == kOverCols || x.rows == 1 || x.ld == x.cols)
+    run([base = axis == kOverCols ? group * x.ld : 0](int64_t i) { return base + i; });
+  else
+    run([&](int64_t i) { return offset_of(x, i); });
+  return joined;
+}
+
+// A warp a group.
+template <class What, class T>
+LN_DEVICE void reduce_short(const ReduceArgs& args) {
   LN_NO_UNROLL
   for (int64_t unit = warp_number(); unit < args.members.units; unit += warp_count()) {
     const Place place = place_of(args.members, unit);
     const Piece x = piece_of(args.members, 1, place.member), y = piece_of(args.members, 0, place.member);
-    const T* row = row_value<T>(x, place.unit);
-    const T folded = fold_by_warp<Fold, T>(x.cols, [=](int64_t j) { return row[j]; });
-    if (lane() == 0) value_of<T>(y)[place.unit * y.ld] = mean_scale<T>(args.average, x.cols) * folded;
+    if (!What::wants(x)) continue;
+    const auto joined = fold_warp<typename What::Join>(
+        join<What, T>(x, y, args.axis, place.unit, lane(), group_size(x, args.axis), kWarp));
+    if (lane() == 0) What::finish(args, x, y, place.unit, joined);
   }
 }
 
-template <class Fold, class T>
-LN_DEVICE void fold_rows(const ReduceArgs& args) {
-  constexpr int kRows = kThreads / kWarp;
+// A block a part of a group.
+template <class What, class T>
+LN_DEVICE void reduce_long(const ReduceArgs& args) {
   LN_NO_UNROLL
   for (int64_t unit = blockIdx.x; unit < args.members.units; unit += gridDim.x) {
     const Place place = place_of(args.members, unit);
     const Piece x = piece_of(args.members, 1, place.member), y = piece_of(args.members, 0, place.member);
-    const int64_t col = place.unit * kWarp + lane();
-    T folded = Fold::template identity<T>();
-    if (col < x.cols)
-      for (int64_t row = threadIdx.x / kWarp; row < x.rows; row += kRows)
-        folded = Fold::combine(folded, row_value<T>(x, row)[col]);
-    folded = fold_over_warps<Fold>(folded);
-    if (threadIdx.x < kWarp && col < x.cols) value_of<T>(y)[col] = mean_scale<T>(args.average, x.rows) * folded;
+    if (!What::wants(x)) continue;
+    const int64_t parts = split_of(x, args.axis).parts, group = place.unit / parts;
+    const int64_t first = (place.unit - group * parts) * kPart, size = group_size(x, args.axis);
+    const int64_t end = first + kPart < size ? first + kPart : size;
+    const auto joined =
+        fold_block<typename What::Join>(join<What, T>(x, y, args.axis, group, first + threadIdx.x, end, blockDim.x));
+    if (threadIdx.x != 0) continue;
+    if (args.partial)
+      static_cast<typename What::Value*>(args.partial)[unit] = joined;
+    else
+      What::finish(args, x, y, group, joined);
   }
 }
 
-template <class Fold, class T>
-LN_DEVICE void fold_parts(const ReduceArgs& args) {
+// A block a part of kWarp groups side by side; a warp has every so many-th row.
+template <class What, class T>
+LN_DEVICE void reduce_beside(const ReduceArgs& args) {
   LN_NO_UNROLL
   for (int64_t unit = blockIdx.x; unit < args.members.units; unit += gridDim.x) {
     const Place place = place_of(args.members, unit);
-    const Piece x = piece_of(args.members, 1, place.member);
-    const int64_t elements = x.rows * x.cols, first = place.unit * kPart;
-    const int64_t end = first + kPart < elements ? first + kPart : elements;
-    T folded = Fold::template identity<T>();
-    for (int64_t i = first + threadIdx.x; i < end; i += blockDim.x) {
-      const int64_t row = x.rows == 1 ? 0 : i / x.cols;
-      folded = Fold::combine(folded, row_value<T>(x, row)[i - row * x.cols]);
-    }
-    folded = fold_block<Fold>(folded);
-    if (threadIdx.x != 0) continue;
+    const Piece x = piece_of(args.members, 1, place.member), y = piece_of(args.members, 0, place.member);
+    if (!What::wants(x)) continue;
+    const int64_t parts = split_of(x, kOverRows).parts, groups = place.unit / parts, group = groups * kWarp + lane();
+    const int64_t first = (place.unit - groups * parts) * kPartRows;
+    const int64_t end = first + kPartRows < x.rows ? first + kPartRows : x.rows;
+    auto joined = What::Join::template identity<typename What::Value>();
+    if (group < x.cols)
+      joined = join<What, T>(x, y, kOverRows, group, first + threadIdx.x / kWarp, end, blockDim.x / kWarp);
+    joined = fold_over_warps<typename What::Join>(joined);
+    if (threadIdx.x >= kWarp || group >= x.cols) continue;
     if (args.partial)
-      static_cast<T*>(args.partial)[unit] = folded;
+      static_cast<typename What::Value*>(args.partial)[unit * kWarp + lane()] = joined;
     else
-      *value_of<T>(piece_of(args.members, 0, place.member)) = mean_scale<T>(args.average, elements) * folded;
+      What::finish(args, x, y, group, joined);
   }
 }
 
-// A warp a member.
-template <class Fold, class T>
-LN_DEVICE void finish_parts(const ReduceArgs& args) {
-  for (int64_t member = warp_number(); member < args.members.count; member += warp_count()) {
-    const Piece x = piece_of(args.members, 1, member), y = piece_of(args.members, 0, member);
-    const int64_t begin = args.members.begin ? args.members.begin[member] : 0;
-    const int64_t end = args.members.begin ? args.members.begin[member + 1] : args.members.units;
-    const T* partial = static_cast<const T*>(args.partial) + begin;
-    const T folded = fold_by_warp<Fold, T>(end - begin, [=](int64_t i) { return partial[i]; });
-    if (lane() == 0) *value_of<T>(y) = mean_scale<T>(args.average, x.rows * x.cols) * folded;
+// A warp a group or kWarp side by side, whose parts are there.
+template <class What, class T>
+LN_DEVICE void join_parts(const ReduceArgs& args) {
+  const auto* partial = static_cast<const typename What::Value*>(args.partial);
+  LN_NO_UNROLL
+  for (int64_t unit = warp_number(); unit < args.members.units; unit += warp_count()) {
+    const Place place = place_of(args.members, unit);
+    const Piece x = piece_of(args.members, 1, place.member), y = piece_of(args.members, 0, place.member);
+    if (!What::wants(x)) continue;
+    // The first launch had `parts` units for each of these, and members before this one had theirs.
+    const int64_t parts = split_of(x, args.axis).parts, first = args.first_part[place.member] + place.unit * parts;
+    if (args.axis == kOverRows) {
+      const int64_t group = place.unit * kWarp + lane();
+      if (group >= x.cols) continue;
+      auto joined = What::Join::template identity<typename What::Value>();
+      LN_UNROLL_BY(4)
+      for (int64_t part = 0; part < parts; ++part)
+        joined = What::Join::combine(joined, partial[(first + part) * kWarp + lane()]);
+      What::finish(args, x, y, group, joined);
+    } else {
+      const auto joined = fold_by_warp<typename What::Join, typename What::Value>(
+          parts, [=](int64_t part) { return partial[first + part]; });
+      if (lane() == 0) What::finish(args, x, y, place.unit, joined);
+    }
   }
 }
 
-#define LN_FOLD(name, Fold)                               \
-  template <class T>                                      \
-  LN_DEVICE void name##_columns(const ReduceArgs& args) { \
-    fold_columns<Fold, T>(args);                          \
-  }                                                       \
-  template <class T>                                      \
-  LN_DEVICE void name##_rows(const ReduceArgs& args) {    \
-    fold_rows<Fold, T>(args);                             \
-  }                                                       \
-  template <class T>                                      \
-  LN_DEVICE void name##_parts(const ReduceArgs& args) {   \
-    fold_parts<Fold, T>(args);                            \
-  }                                                       \
-  template <class T>                                      \
-  LN_DEVICE void name##_finish(const ReduceArgs& args) {  \
-    finish_parts<Fold, T>(args);                          \
-  }                                                       \
-  LN_KERNELS(name##_columns, ReduceArgs, kThreads)        \
-  LN_KERNELS(name##_rows, ReduceArgs, kThreads)           \
-  LN_KERNELS(name##_parts, ReduceArgs, kThreads)          \
-  LN_KERNELS(name##_finish, ReduceArgs, kThreads)
-LN_FOLD(sum, Add)
-LN_FOLD(max, Max)
-LN_FOLD(min, Min)
+#define LN_REDUCTION(name, ...)                          \
+  template <class T>                                     \
+  LN_DEVICE void name##_short(const ReduceArgs& args) {  \
+    reduce_short<__VA_ARGS__, T>(args);                  \
+  }                                                      \
+  template <class T>                                     \
+  LN_DEVICE void name##_long(const ReduceArgs& args) {   \
+    reduce_long<__VA_ARGS__, T>(args);                   \
+  }                                                      \
+  template <class T>                                     \
+  LN_DEVICE void name##_beside(const ReduceArgs& args) { \
+    reduce_beside<__VA_ARGS__, T>(args);                 \
+  }                                                      \
+  template <class T>                                     \
+  LN_DEVICE void name##_parts(const ReduceArgs& args) {  \
+    join_parts<__VA_ARGS__, T>(args);                    \
+  }                                                      \
+  LN_KERNELS(name##_short, ReduceArgs, kThreads)         \
+  LN_KERNELS(name##_long, ReduceArgs, kThreads)          \
+  LN_KERNELS(name##_beside, ReduceArgs, kThreads)        \
+  LN_KERNELS(name##_parts, ReduceArgs, kThreads)
+LN_REDUCTION(sum, Folding<Add, T>)
+LN_REDUCTION(max, Folding<Max, T>)
+LN_REDUCTION(min, Folding<Min, T>)
+LN_REDUCTION(find, Finding<T>)
 
 // A unit is kSpread elements.
 template <class T>
 LN_DEVICE void spread(const ReduceArgs& args) {
+  constexpr int kPack = Pack<T>::kCount;
   LN_NO_UNROLL
   for (int64_t unit = warp_number(); unit < args.members.units; unit += warp_count()) {
     const Place place = place_of(args.members, unit);
@@ -148,51 +251,43 @@ LN_DEVICE void spread(const ReduceArgs& args) {
     if (!x.grad) continue;
     const int64_t elements = x.rows * x.cols, first = place.unit * kSpread;
     const int64_t end = first + kSpread < elements ? first + kSpread : elements;
-    const T scale =
-        mean_scale<T>(args.average, args.axis == kOverRows ? x.rows : (args.axis == kOverCols ? x.cols : elements));
+    const T scale = mean_scale<T>(args.average, group_size(x, args.axis));
+    const T* g = grad_of<T>(y);
+    const bool packs = aligned(x.grad) && x.cols % kPack == 0 && (x.rows == 1 || x.ld % kPack == 0) &&
+                       (args.axis != kOverRows || aligned(g));
+    if (packs) {
+      LN_NO_UNROLL
+      for (int64_t i = first + lane() * kPack; i < end; i += kWarp * kPack) {
+        const int64_t row = x.rows == 1 ? 0 : i / x.cols, col = i - row * x.cols;
+        Pack<T>& to = pack_at(row_grad<T>(x, row) + col);
+        const T one = args.axis == kOverRows ? T(0) : g[args.axis == kOverCols ? row * y.ld : 0];
+        Pack<T> sum = to;
+        LN_UNROLL
+        for (int k = 0; k < kPack; ++k) sum.of[k] += scale * (args.axis == kOverRows ? g[col + k] : one);
+        to = sum;
+      }
+      continue;
+    }
     LN_NO_UNROLL
     for (int64_t i = first + lane(); i < end; i += kWarp) {
       const int64_t row = x.rows == 1 ? 0 : i / x.cols, col = i - row * x.cols;
-      const int64_t from = args.axis == kOverRows ? col : (args.axis == kOverCols ? row * y.ld : 0);
-      row_grad<T>(x, row)[col] += scale * grad_of<T>(y)[from];
+      row_grad<T>(x, row)[col] += scale * g[args.axis == kOverRows ? col : (args.axis == kOverCols ? row * y.ld : 0)];
     }
   }
 }
 LN_KERNELS(spread, ReduceArgs, kThreads)
 
-template <class T>
-LN_DEVICE bool is_it(T x, T y) {
-  return x == y || (y != y && x != x);
-}
-
-// The gradient of an extremum goes to the first element that equals it, or is NaN as it is. A unit is a row, a column
-// or a member; a block a unit.
-template <class T>
-LN_DEVICE void extremum_backward(const ReduceArgs& args) {
-  LN_NO_UNROLL
-  for (int64_t unit = blockIdx.x; unit < args.members.units; unit += gridDim.x) {
-    const Place place = place_of(args.members, unit);
-    const Piece x = piece_of(args.members, 1, place.member), y = piece_of(args.members, 0, place.member);
-    if (!x.grad) continue;
-    const int64_t result = args.axis == kOverCols ? place.unit * y.ld : (args.axis == kOverRows ? place.unit : 0);
-    const int64_t count = args.axis == kOverCols ? x.cols : (args.axis == kOverRows ? x.rows : x.rows * x.cols);
-    const auto at = [&](int64_t i) {
-      if (args.axis == kOverCols) return place.unit * x.ld + i;
-      if (args.axis == kOverRows) return i * x.ld + place.unit;
-      const int64_t row = i / x.cols;
-      return row * x.ld + i - row * x.cols;
-    };
-    const T wanted = value_of<T>(y)[result];
-    int64_t first = INT64_MAX;
-    for (int64_t i = threadIdx.x; i < count && first == INT64_MAX; i += blockDim.x)
-      if (is_it(value_of<T>(x)[at(i)], wanted)) first = i;
-    first = fold_block<First>(first);
-    if (threadIdx.x == 0 && first != INT64_MAX) grad_of<T>(x)[at(first)] += grad_of<T>(y)[result];
-  }
-}
-LN_KERNELS(extremum_backward, ReduceArgs, kThreads)
-
 // ---- lists
+
+template <class T>
+LN_DEVICE void add_scaled(T& sum, T scale, const T& x) {
+  sum += scale * x;
+}
+template <class T>
+LN_DEVICE void add_scaled(Pack<T>& sum, T scale, const Pack<T>& x) {
+  LN_UNROLL
+  for (int i = 0; i < Pack<T>::kCount; ++i) sum.of[i] += scale * x.of[i];
+}
 
 // A unit is kSpread elements of a result.
 template <class T>
@@ -204,13 +299,24 @@ LN_DEVICE void sum_lists(const ListArgs& args) {
     const int64_t begin = args.begin[member], end = args.begin[member + 1];
     const int64_t elements = y.rows * y.cols, start = (unit - args.first[member]) * kSpread;
     const int64_t stop = start + kSpread < elements ? start + kSpread : elements;
-    LN_NO_UNROLL
-    for (int64_t i = start + lane(); i < stop; i += kWarp) {
-      const int64_t row = y.rows == 1 ? 0 : i / y.cols, col = i - row * y.cols;
-      T sum = 0;
-      for (int64_t k = begin; k < end; ++k) sum += row_value<T>(args.pieces[k], row)[col];
-      value_of<T>(y)[row * y.ld + col] = mean_scale<T>(args.average, end - begin) * sum;
-    }
+    const T scale = mean_scale<T>(args.average, end - begin);
+    const auto run = [&](auto pack, int step) {
+      using P = decltype(pack);
+      LN_NO_UNROLL
+      for (int64_t i = start + lane() * step; i < stop; i += kWarp * step) {
+        const int64_t row = y.rows == 1 ? 0 : i / y.cols, col = i - row * y.cols;
+        P sum{}, scaled{};
+        LN_UNROLL_BY(4)
+        for (int64_t k = begin; k < end; ++k)
+          add_scaled(sum, T(1), *reinterpret_cast<const P*>(row_value<T>(args.pieces[k], row) + col));
+        add_scaled(scaled, scale, sum);
+        *reinterpret_cast<P*>(value_of<T>(y) + row * y.ld + col) = scaled;
+      }
+    };
+    if (args.packs[member])
+      run(Pack<T>{}, Pack<T>::kCount);
+    else
+      run(T{}, 1);
   }
 }
 LN_KERNELS(sum_lists, ListArgs, kThreads)
@@ -235,6 +341,7 @@ LN_KERNELS(sum_long_lists, ListArgs, kThreads)
 // A unit is kSpread elements of a piece.
 template <class T>
 LN_DEVICE void spread_lists(const ListArgs& args) {
+  constexpr int kPack = Pack<T>::kCount;
   LN_NO_UNROLL
   for (int64_t unit = warp_number(); unit < args.units; unit += warp_count()) {
     const int64_t number = last_at_most(args.first, args.count, unit), member = args.member[number];
@@ -242,11 +349,23 @@ LN_DEVICE void spread_lists(const ListArgs& args) {
     const T scale = mean_scale<T>(args.average, args.begin[member + 1] - args.begin[member]);
     const int64_t elements = x.rows * x.cols, start = (unit - args.first[number]) * kSpread;
     const int64_t stop = start + kSpread < elements ? start + kSpread : elements;
-    LN_NO_UNROLL
-    for (int64_t i = start + lane(); i < stop; i += kWarp) {
-      const int64_t row = x.rows == 1 ? 0 : i / x.cols, col = i - row * x.cols;
-      row_grad<T>(x, row)[col] += scale * row_grad<T>(y, row)[col];
-    }
+    const auto run = [&](auto pack, int step) {
+      using P = decltype(pack);
+      LN_NO_UNROLL
+      for (int64_t i = start + lane() * step; i < stop; i += kWarp * step) {
+        const int64_t row = x.rows == 1 ? 0 : i / x.cols, col = i - row * x.cols;
+        P& to = *reinterpret_cast<P*>(row_grad<T>(x, row) + col);
+        P sum = to;
+        add_scaled(sum, scale, *reinterpret_cast<const P*>(row_grad<T>(y, row) + col));
+        to = sum;
+      }
+    };
+    const bool packs = aligned(x.grad) && aligned(y.grad) && x.cols % kPack == 0 &&
+                       (x.rows == 1 || (x.ld % kPack == 0 && y.ld % kPack == 0));
+    if (packs)
+      run(Pack<T>{}, kPack);
+    else
+      run(T{}, 1);
   }
 }
 LN_KERNELS(spread_lists, ListArgs, kThreads)
@@ -258,42 +377,48 @@ namespace {
 Axis axis_of(const Batch& batch) { return static_cast<Axis>(static_cast<int>(batch.attributes[0])); }
 int64_t parts_of(int64_t elements, int64_t part) { return (elements + part - 1) / part; }
 
-struct Folds {
-  const Kernel &columns, &rows, &parts, &finish;
+// How groups are gone through; see the kernels of these names.
+struct Reduction {
+  const Kernel &of_short, &of_long, &beside, &parts;
 };
+#define LN_REDUCTION_OF(variable, name)                      \
+  LN_KERNEL_OF(variable##_short, "reduce", name "_short");   \
+  LN_KERNEL_OF(variable##_long, "reduce", name "_long");     \
+  LN_KERNEL_OF(variable##_beside, "reduce", name "_beside"); \
+  LN_KERNEL_OF(variable##_parts, "reduce", name "_parts");   \
+  const Reduction variable { variable##_short, variable##_long, variable##_beside, variable##_parts }
 
-template <class T>
-void fold(Queue& queue, const Batch& batch, bool average, const Folds& folds) {
-  const Axis axis = axis_of(batch);
+// `value_bytes`: of what a part becomes.
+void reduce(Queue& queue, const Batch& batch, const Reduction& reduction, std::size_t value_bytes, bool average) {
   const Operand& argument = batch.arguments[0];
-  bool several = false;
   ReduceArgs args{};
-  args.members = members_of(queue, batch, 2, [&](int64_t i) {
-    const Piece& x = argument.pieces[i];
-    if (axis == kOverCols) return x.rows;
-    if (axis == kOverRows) return parts_of(x.cols, kWarp);
-    several = several || x.rows * x.cols > kPart;
-    return std::max<int64_t>(parts_of(x.rows * x.cols, kPart), 1);
-  });
-  args.axis = axis;
+  args.axis = axis_of(batch);
   args.average = average;
-  if (axis == kOverCols)
-    return queue.launch(folds.columns, blocks_for(args.members.units, kThreads / kWarp), kThreads, 0, args);
-  if (axis == kOverRows) return queue.launch(folds.rows, blocks_for(args.members.units, 1), kThreads, 0, args);
-  if (several) args.partial = queue.scratch(static_cast<std::size_t>(args.members.units) * sizeof(T));
-  int64_t longest = 0;
-  for (int64_t i = 0; i < batch.members; ++i)
-    longest = std::max(longest, argument.pieces[i].rows * argument.pieces[i].cols);
-  const int threads = longest <= 4 * kWarp ? kWarp : kThreads;
-  const ReduceArgs first = args;
-  queue.launch(folds.parts, blocks_for(args.members.units, 1), threads, 0, first);
-  if (!several) return;
-  // What the first launch was told is told again.
-  args.members = members_of(queue, batch, 2, [&](int64_t i) {
+  int64_t longest = 0, most_parts = 1, parts = 0;
+  for (int64_t i = 0; i < batch.members; ++i) {
     const Piece& x = argument.pieces[i];
-    return std::max<int64_t>(parts_of(x.rows * x.cols, kPart), 1);
-  });
-  queue.launch(folds.finish, blocks_for(batch.members, kThreads / kWarp), kThreads, 0, args);
+    const Split split = split_of(x, args.axis);
+    longest = std::max(longest, args.axis == kOverCols ? x.cols : x.rows * x.cols);
+    most_parts = std::max(most_parts, split.parts);
+    parts += split.groups * split.parts;
+  }
+  const bool beside = args.axis == kOverRows;
+  const auto groups_of = [&](int64_t i) { return split_of(argument.pieces[i], args.axis).groups; };
+  const auto units_of = [&](int64_t i) { return groups_of(i) * split_of(argument.pieces[i], args.axis).parts; };
+  constexpr int64_t kWarps = kThreads / kWarp, kForOneWarp = 1024;
+  if (!beside && longest <= kForOneWarp) {
+    args.members = members_of(queue, batch, 2, groups_of);
+    return queue.launch(reduction.of_short, blocks_for(args.members.units, kWarps), kThreads, 0, args);
+  }
+  if (most_parts > 1)
+    args.partial = queue.scratch(static_cast<std::size_t>(parts * (beside ? kWarp : 1)) * value_bytes);
+  args.members = members_of(queue, batch, 2, units_of);
+  queue.launch(beside ? reduction.beside : reduction.of_long, blocks_for(args.members.units, 1), kThreads, 0, args);
+  if (most_parts == 1) return;
+  int64_t* first_part = queue.room(batch.members, &args.first_part);
+  for (int64_t i = 0, next = 0; i < batch.members; next += units_of(i++)) first_part[i] = next;
+  args.members = members_of(queue, batch, 2, groups_of);
+  queue.launch(reduction.parts, blocks_for(args.members.units, kWarps), kThreads, 0, args);
 }
 
 template <class T>
@@ -312,17 +437,8 @@ void spread_gradient(Queue& queue, const Batch& batch, bool average) {
 
 template <class T>
 void extremum_gradient(Queue& queue, const Batch& batch) {
-  LN_KERNEL_OF(kernel, "reduce", "extremum_backward");
-  if (!batch.arguments[0].wants_grad) return;
-  ReduceArgs args{};
-  args.axis = axis_of(batch);
-  int64_t longest = 0;
-  args.members = members_of(queue, batch, 2, [&](int64_t i) {
-    const Piece& x = batch.arguments[0].pieces[i];
-    longest = std::max(longest, args.axis == kOverCols ? x.cols : (args.axis == kOverRows ? x.rows : x.rows * x.cols));
-    return args.axis == kOverCols ? x.rows : (args.axis == kOverRows ? x.cols : 1);
-  });
-  queue.launch(kernel, blocks_for(args.members.units, 1), longest <= 4 * kWarp ? kWarp : kThreads, 0, args);
+  LN_REDUCTION_OF(find, "find");
+  if (batch.arguments[0].wants_grad) reduce(queue, batch, find, sizeof(int64_t), false);
 }
 
 ListArgs list_args(Queue& queue, const Batch& batch) {
@@ -336,16 +452,24 @@ ListArgs list_args(Queue& queue, const Batch& batch) {
   return args;
 }
 
+// Whether a member's result and all that is added can be read 16 bytes at a time.
+template <class T>
+bool list_in_packs(const Batch& batch, int64_t member) {
+  const Operand& list = batch.arguments[0];
+  const Piece& y = batch.result.pieces[member];
+  constexpr int64_t kPack = 16 / sizeof(T);
+  const auto fits = [&](const Piece& piece) { return aligned(piece.value) && (y.rows <= 1 || piece.ld % kPack == 0); };
+  return y.cols % kPack == 0 && fits(y) &&
+         std::all_of(list.pieces + list.begin[member], list.pieces + list.begin[member + 1], fits);
+}
+
 }  // namespace
 
-#define LN_REDUCE(name, fold_name, average)                         \
-  template <class T>                                                \
-  void name##_forward(Queue& queue, const Batch& batch) {           \
-    LN_KERNEL_OF(columns, "reduce", fold_name "_columns");          \
-    LN_KERNEL_OF(rows, "reduce", fold_name "_rows");                \
-    LN_KERNEL_OF(parts, "reduce", fold_name "_parts");              \
-    LN_KERNEL_OF(finish, "reduce", fold_name "_finish");            \
-    fold<T>(queue, batch, average, {columns, rows, parts, finish}); \
+#define LN_REDUCE(name, kind, average)                    \
+  template <class T>                                      \
+  void name##_forward(Queue& queue, const Batch& batch) { \
+    LN_REDUCTION_OF(reduction, kind);                     \
+    reduce(queue, batch, reduction, sizeof(T), average);  \
   }
 LN_REDUCE(reduce_sum, "sum", false)
 LN_REDUCE(reduce_mean, "sum", true)
@@ -379,6 +503,8 @@ void sum_nodes_forward(Queue& queue, const Batch& batch) {
   int64_t elements = 0;
   for (int64_t i = 0; i < batch.members; ++i) elements += batch.result.pieces[i].rows * batch.result.pieces[i].cols;
   const bool is_long = batch.arguments[0].count > kLong * batch.members && elements <= kFew * kWarp * batch.members;
+  uint8_t* packs = queue.room(batch.members, &args.packs);
+  for (int64_t i = 0; i < batch.members; ++i) packs[i] = list_in_packs<T>(batch, i);
   int64_t* first = queue.room(batch.members + 1, &args.first);
   first[0] = 0;
   for (int64_t i = 0; i < batch.members; ++i) {
@@ -397,15 +523,15 @@ void sum_nodes_backward(Queue& queue, const Batch& batch) {
   if (!list.wants_grad) return;
   ListArgs args = list_args(queue, batch);
   args.count = list.count;
-  int64_t* first = queue.room(list.count + 1, &args.first);
   int64_t* member = queue.room(list.count, &args.member);
-  first[0] = 0;
   for (int64_t i = 0; i < batch.members; ++i)
-    for (int64_t k = list.begin[i]; k < list.begin[i + 1]; ++k) {
-      const Piece& x = list.pieces[k];
-      member[k] = i;
-      first[k + 1] = first[k] + (x.grad ? parts_of(x.rows * x.cols, kSpread) : 0);
-    }
+    for (int64_t k = list.begin[i]; k < list.begin[i + 1]; ++k) member[k] = i;
+  int64_t* first = queue.room(list.count + 1, &args.first);
+  first[0] = 0;
+  for (int64_t k = 0; k < list.count; ++k) {
+    const Piece& x = list.pieces[k];
+    first[k + 1] = first[k] + (x.grad ? parts_of(x.rows * x.cols, kSpread) : 0);
+  }
   args.units = first[list.count];
   queue.launch(kernel, blocks_for(args.units, kThreads / kWarp), kThreads, 0, args);
 }

@@ -1,7 +1,9 @@
 // top_ids(x, count): the columns of the largest elements of every row, the largest first, of equals the first.
 //
-// A block a row finds one element after another: reads the row `count` times, from the cache after the first time.
-// Bound by that for the few elements that decoding asks for.
+// A block a row. Every thread finds the largest of its share of the row; the count-th largest of these is a bound that
+// at least `count` elements reach, and seldom many more. A second look at the row, then in the cache, collects them,
+// and each of them counts how many come before it. Bound by the reading of rows, from memory and once more from the
+// cache; one element needs no second look.
 #include "kernel.h"
 
 namespace lazynet::cuda {
@@ -12,21 +14,23 @@ struct TopIdsArgs {
 
 #ifdef LN_DEVICE_CODE
 
+constexpr int kTopThreads = 512;
+constexpr int kCollected = 1024;  // elements that are collected at most
+
 // An element and its column; -1: none.
 template <class T>
 struct Candidate {
   T value;
-  int64_t column;
+  int column;
 };
-// NaN is smaller than anything.
+// In the order of results. NaN is smaller than anything.
 template <class T>
 LN_DEVICE bool before(const Candidate<T>& a, const Candidate<T>& b) {
-  if (b.column < 0) return a.column >= 0;
-  if (a.column < 0) return false;
+  if (b.column < 0 || a.column < 0) return a.column >= 0;
+  if (a.value > b.value) return true;
+  if (a.value < b.value) return false;
   const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
-  if (a_nan != b_nan) return b_nan;
-  if (!a_nan && a.value != b.value) return a.value > b.value;
-  return a.column < b.column;
+  return a_nan == b_nan ? a.column < b.column : b_nan;
 }
 template <class T>
 LN_DEVICE Candidate<T> best_of_warp(Candidate<T> best) {
@@ -37,52 +41,97 @@ LN_DEVICE Candidate<T> best_of_warp(Candidate<T> best) {
   }
   return best;
 }
+
+// How many of `count` candidates come before one of them.
 template <class T>
-LN_DEVICE Candidate<T> best_of_block(Candidate<T> best) {
-  LN_SHARED(Candidate<T>, partial, kWarp);
-  best = best_of_warp(best);
-  __syncthreads();  // those of an earlier call are read
-  if (lane() == 0) partial[threadIdx.x / kWarp] = best;
-  __syncthreads();
-  const int warps = static_cast<int>(blockDim.x) / kWarp;
-  best = lane() < warps ? partial[lane()] : Candidate<T>{T(0), -1};
-  return best_of_warp(best);
+LN_DEVICE int rank_of(const Candidate<T>& one, const Candidate<T>* all, int count) {
+  int rank = 0;
+  for (int i = 0; i < count; ++i) rank += before(all[i], one) ? 1 : 0;
+  return rank;
 }
 
 template <class T>
 LN_DEVICE void top_ids_forward(const TopIdsArgs& args) {
+  LN_SHARED(Candidate<T>, largest, kTopThreads);  // of each thread, or warp
+  LN_SHARED(Candidate<T>, collected, kCollected);
+  LN_SHARED(Candidate<T>, chosen, 2);  // the bound, and the last result so far
+  LN_SHARED(int, collected_count, 1);
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   LN_NO_UNROLL
   for (int64_t unit = blockIdx.x; unit < args.members.units; unit += gridDim.x) {
     const Place place = place_of(args.members, unit);
     const Piece x = piece_of(args.members, 1, place.member), y = piece_of(args.members, 0, place.member);
     const T* row = row_value<T>(x, place.unit);
-    Candidate<T> last{T(0), -1};
-    for (int64_t k = 0; k < y.cols; ++k) {
+    T* ids = value_of<T>(y) + place.unit * y.ld;
+    const int cols = static_cast<int>(x.cols), count = static_cast<int>(y.cols);
+    int done = 0;                 // results that are there
+    Candidate<T> last{T(0), -1};  // the last of them
+    int most = threads / 2;       // that a round looks for: the bound of more lies far down
+    while (done < count) {
       Candidate<T> best{T(0), -1};
-      for (int64_t j = threadIdx.x; j < x.cols; j += blockDim.x) {
+      for (int j = thread; j < cols; j += threads) {
         const Candidate<T> each{row[j], j};
-        if ((k == 0 || before(last, each)) && before(each, best)) best = each;
+        if ((done == 0 || before(last, each)) && before(each, best)) best = each;
       }
-      last = best_of_block(best);
-      if (threadIdx.x == 0) value_of<T>(y)[place.unit * y.ld + k] = static_cast<T>(last.column);
+      int wanted = count - done < most ? count - done : most;
+      __syncthreads();  // what the round before left is read
+      if (wanted == 1) {
+        best = best_of_warp(best);
+        if (lane() == 0) largest[thread / kWarp] = best;
+        __syncthreads();
+        best = best_of_warp(lane() < threads / kWarp ? largest[lane()] : Candidate<T>{T(0), -1});
+        if (thread == 0) ids[done] = static_cast<T>(best.column);
+        last = best;
+        ++done;
+        continue;
+      }
+      largest[thread] = best;
+      if (thread == 0) *collected_count = 0;
+      // Fewer threads than are wanted may have found something.
+      const int found = fold_block<Add>(best.column >= 0 ? 1 : 0);
+      if (wanted > found) wanted = found;
+      if (best.column >= 0 && rank_of(best, largest, threads) == wanted - 1) chosen[0] = best;
+      __syncthreads();
+      const Candidate<T> bound = chosen[0];
+      for (int j = thread; j < cols; j += threads) {
+        const Candidate<T> each{row[j], j};
+        if ((done > 0 && !before(last, each)) || before(bound, each)) continue;
+        const int number = atomicAdd(collected_count, 1);
+        if (number < kCollected) collected[number] = each;
+      }
+      __syncthreads();
+      const int all = *collected_count;
+      if (all > kCollected) {  // a few threads have most of the largest elements
+        most = wanted / 4 > 1 ? wanted / 4 : 1;
+        continue;
+      }
+      const int taken = all < count - done ? all : count - done;
+      for (int i = thread; i < all; i += threads) {
+        const int rank = rank_of(collected[i], collected, all);
+        if (rank < taken) ids[done + rank] = static_cast<T>(collected[i].column);
+        if (rank == taken - 1) chosen[1] = collected[i];
+      }
+      __syncthreads();
+      last = chosen[1];
+      done += taken;
     }
   }
 }
-LN_KERNELS(top_ids_forward, TopIdsArgs, kThreads)
+LN_KERNELS(top_ids_forward, TopIdsArgs, kTopThreads)
 
 #else
 
 template <class T>
 void top_ids_forward(Queue& queue, const Batch& batch) {
   LN_KERNEL_OF(kernel, "search", "top_ids_forward");
-  constexpr int64_t kForOneWarp = 256;  // columns
   TopIdsArgs args{};
   int64_t longest = 0;
   args.members = members_of(queue, batch, 2, [&](int64_t i) {
     longest = std::max(longest, batch.arguments[0].pieces[i].cols);
     return batch.result.pieces[i].rows;
   });
-  queue.launch(kernel, blocks_for(args.members.units, 1), longest <= kForOneWarp ? kWarp : kThreads, 0, args);
+  const int threads = longest <= 256 ? kWarp : (longest <= 4096 ? 128 : 512);
+  queue.launch(kernel, blocks_for(args.members.units, 1), threads, 0, args);
 }
 template <class T>
 void top_ids_backward(Queue&, const Batch&) {}

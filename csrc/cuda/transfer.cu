@@ -489,7 +489,7 @@ void add_column_sums(Queue& queue, const void* matrix, int64_t rows, int64_t col
   const int64_t blocks = blocks_for((cols + kWarp - 1) / kWarp * args.parts, 1);
   if (args.parts == 1 && !all) return queue.launch(partial, blocks, kThreads, 0, args);
   const std::size_t bytes = static_cast<std::size_t>(args.parts * cols) * sizeof(T);
-  args.partial = queue.scratch(bytes);
+  args.partial = queue.scratch(bytes, Queue::Scratch::kOfCallee);
   if (args.parts == 1) queue.zero(args.partial, bytes);
   queue.launch(partial, blocks, kThreads, 0, args);
   const FinishSumsArgs rest{args.partial, args.parts, cols, sums};
@@ -522,10 +522,12 @@ void update(Queue& queue, int optimizer, const Update* updates, int64_t count) {
   const UpdateConstants* last = nullptr;
   UpdateArgs args{};
   args.count = count;
-  const UpdateItem<T>* items;
-  UpdateItem<T>* item = queue.room(count, &items);
   int64_t* begin = queue.room(count + 1, &args.begin);
   begin[0] = 0;
+  for (int64_t i = 0; i < count; ++i) begin[i + 1] = begin[i] + (updates[i].count + kUpdateChunk - 1) / kUpdateChunk;
+  args.units = begin[count];
+  const UpdateItem<T>* items;
+  UpdateItem<T>* item = queue.room(count, &items);
   for (int64_t i = 0; i < count; ++i) {
     const Update& u = updates[i];
     if (u.constants != last) numbers.push_back(numbers_of<T>(optimizer, *u.constants));
@@ -537,11 +539,9 @@ void update(Queue& queue, int optimizer, const Update* updates, int64_t count) {
                u.count,
                static_cast<int>(numbers.size()) - 1,
                optimizer == LN_SGD && u.constants->first};
-    begin[i + 1] = begin[i] + (u.count + kUpdateChunk - 1) / kUpdateChunk;
   }
   args.items = items;
   args.numbers = queue.upload(numbers.data(), static_cast<int64_t>(numbers.size()));
-  args.units = begin[count];
   const bool momentum = updates[0].constants->momentum != 0;  // one setting of the optimizer
   args.kind =
       optimizer == LN_SGD ? (momentum ? kMomentumSgd : kPlainSgd) : (optimizer == LN_ADAGRAD ? kAdagrad : kAdam);

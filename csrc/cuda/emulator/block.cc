@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "block_state.h"
+#include "faults.h"
 #include "sanitizer.h"
 #include "schedule.h"
 
@@ -280,7 +281,8 @@ std::string run_block(const Launch& launch, uint64_t number) {
 }  // namespace
 
 KernelError run(const Launch& launch) {
-  KernelError error;
+  const Watch watch;
+  std::string text;
   if (kTsan) block.host.tsan_fiber = __tsan_get_current_fiber();
   block.launch = &launch;
   block.barrier_phase = false;
@@ -288,15 +290,26 @@ KernelError run(const Launch& launch) {
   static std::vector<uint32_t> order;
   const bool shuffled = schedule().kind == Schedule::Kind::kSeed && blocks <= UINT32_MAX;
   if (shuffled) schedule().order(order, static_cast<uint32_t>(blocks), 0);
-  for (uint64_t i = 0; i < blocks && error.text.empty(); ++i) {
+  for (uint64_t i = 0; i < blocks && text.empty(); ++i) {
     uint64_t number = schedule().kind == Schedule::Kind::kDown ? blocks - 1 - i : shuffled ? order[i] : i;
-    error.text = run_block(launch, number);
+    text = run_block(launch, number);
+    note_progress();
   }
-  error.assertion = block.problem.kind == Problem::Kind::kAssertion;
+  block.running = nullptr;
   acquire(&block.launch_tag);
   for (void* memory : block.garbage) std::free(memory);
   block.garbage.clear();
-  return error;
+  if (text.empty()) return {CUDA_SUCCESS, text};
+  switch (block.problem.kind) {
+    case Problem::Kind::kAssertion:
+      return {CUDA_ERROR_ASSERT, text};
+    case Problem::Kind::kMemory:
+      return {CUDA_ERROR_ILLEGAL_ADDRESS, text};
+    case Problem::Kind::kEndless:
+      return {CUDA_ERROR_LAUNCH_TIMEOUT, text};
+    default:
+      return {CUDA_ERROR_LAUNCH_FAILED, text};
+  }
 }
 
 }  // namespace lazynet::emulator

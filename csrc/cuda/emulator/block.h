@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "interface.h"
+#include "driver.h"
 
 namespace lazynet::emulator {
 
@@ -23,8 +23,8 @@ struct Launch {
 };
 
 struct KernelError {
-  bool assertion = false;
-  std::string text;  // empty where the launch went well
+  CUresult code;  // CUDA_SUCCESS where the launch went well
+  std::string text;
 };
 
 // Runs the launch to its end or to its first error, which drops all threads that are not done.

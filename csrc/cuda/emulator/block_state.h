@@ -56,7 +56,10 @@ struct Problem {
     kOtherOperation,
     kNoSource,
     kSharedMemory,
-    kAssertion
+    kAssertion,
+    kMemory,
+    kDivision,
+    kEndless
   };
   Kind kind = Kind::kNone;
   uint32_t thread = 0;  // whose call found it
@@ -66,6 +69,8 @@ struct Problem {
   unsigned mask = 0;
   int source = 0;
   const char* condition = "";
+  const void* instruction = nullptr;  // where a signal came
+  const void* address = nullptr;      // that could not be accessed
 };
 
 struct SharedArray {
@@ -83,7 +88,7 @@ struct BlockState {
   uint64_t ready[kMaxThreads / 64];  // by rank: can go on
   std::vector<uint32_t> order;       // rank -> thread
   Warp warps[kMaxThreads / kLanes];
-  Thread* running;
+  Thread* running;  // null between launches
   Fiber host;
   Problem problem;
 
@@ -112,7 +117,8 @@ struct BlockState {
 
 extern BlockState block;
 
-// What went wrong, for people.
+// What went wrong, for people; and where a thread is, as kernel, block and thread.
+std::string describe_place();
 std::string describe_problem();
 std::string describe_deadlock();
 const char* name_of(WarpKind kind);

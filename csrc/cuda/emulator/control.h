@@ -4,6 +4,7 @@
 //   LN_EMULATOR_STREAMS   late (default), early, seed:N: when queued commands run
 //   LN_EMULATOR_PROTECT   0: the host may touch device memory
 //   LN_EMULATOR_MEMORY    the device's memory in MiB, 16384 without it
+//   LN_EMULATOR_SECONDS   how long a block may run until it counts as endless, 60 without it
 #pragma once
 
 #include <cstdint>
@@ -20,18 +21,15 @@ LN_EMULATOR_EXPORT int ln_emulator_set_streams(const char* text);
 // returns its code, and what was queued is dropped, until it is cleared.
 LN_EMULATOR_EXPORT const char* ln_emulator_error();
 LN_EMULATOR_EXPORT void ln_emulator_clear_error();
-// Why a call of the driver or of cuBLAS was last refused, "" before the first time.
+// Why a call of the driver or of cuBLAS was last refused, "" before the first time. cuGetErrorString() says it too, of
+// the driver's.
 LN_EMULATOR_EXPORT const char* ln_emulator_refusal();
 
 struct ln_emulator_statistics_t {
-  int64_t launches, graph_launches;  // calls, not those that a capture recorded
-  int64_t copies_to_device, bytes_to_device;
-  int64_t copies_to_host, bytes_to_host;
-  int64_t copies_on_device, bytes_on_device;
-  int64_t memsets, products;  // products: of cuBLAS
-  int64_t synchronizations;   // of streams, events and the context
-  int64_t kernels_run;        // those of graphs too
-  int64_t allocations, host_allocations;
+  int64_t launches, graph_launches;          // calls, not those that a capture recorded
+  int64_t copies_to_device, copies_to_host;  // likewise
+  int64_t synchronizations;                  // of streams and events
+  int64_t kernels_run;                       // those of graphs too
   // What is there now; a reset leaves it.
   int64_t live_allocations, live_bytes, live_host_allocations;
   int64_t live_streams, live_events, live_graphs, live_modules;

@@ -98,7 +98,6 @@ cublasStatus_t gemm(cublasHandle_t handle, int transpose_a, int transpose_b, int
     CUresult code;
     Stream* stream = d.stream_of(blas->stream, &code);
     if (!stream) return code;
-    if (!stream->capture) ++d.statistics.products;
     Command command;
     command.work = [&d, product] {
       if (!check_operands(product, [&](auto... range) { return d.still_there(range...); })) return false;

@@ -1,7 +1,9 @@
 // The texts of kernel errors: kernel, block, threads and source lines.
+#include <cstdio>
 #include <vector>
 
 #include "block_state.h"
+#include "faults.h"
 
 namespace lazynet::emulator {
 
@@ -73,6 +75,8 @@ const char* name_of(WarpKind kind) {
   return names[static_cast<int>(kind)];
 }
 
+std::string describe_place() { return heading() + thread_text(block.running->number); }
+
 std::string describe_problem() {
   const Problem& p = block.problem;
   std::string text = heading() + thread_text(p.thread) + ": ";
@@ -98,6 +102,16 @@ std::string describe_problem() {
       return text + "the static shared arrays take more than " + std::to_string(kStaticSharedLimit) + " bytes";
     case Problem::Kind::kAssertion:
       return text + "assertion failed at " + text_of(p.place) + ": " + p.condition;
+    case Problem::Kind::kMemory: {
+      char address[32];
+      std::snprintf(address, sizeof(address), "%p", p.address);
+      return text + "no access to memory at " + address + ", at " + source_of(p.instruction);
+    }
+    case Problem::Kind::kDivision:
+      return text + "an integer is divided by zero at " + source_of(p.instruction);
+    case Problem::Kind::kEndless:
+      return text + "the block has not ended within " + std::to_string(time_limit()) +
+             " s (LN_EMULATOR_SECONDS); the thread is at " + source_of(p.instruction);
     case Problem::Kind::kNone:
       break;
   }

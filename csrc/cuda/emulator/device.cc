@@ -21,6 +21,7 @@ void Device::fail(CUresult code, const std::string& text) {
 }
 
 CUresult Device::refuse(CUresult code, const std::string& text) {
+  refused = code;
   refusal = text;
   return code;
 }

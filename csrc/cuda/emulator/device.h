@@ -64,7 +64,6 @@ struct Function {
 };
 
 struct Event {
-  bool timing;
   std::shared_ptr<Record> record;  // null before the first recording
 };
 
@@ -89,10 +88,12 @@ struct Device {
 
   ln_emulator_statistics_t statistics{};
   CUresult error = CUDA_SUCCESS;  // of a kernel or a command; stays
-  std::string error_text, refusal;
+  std::string error_text;
+  CUresult refused = CUDA_SUCCESS;  // what a call returned last that could not be done, and why
+  std::string refusal, refusal_text;
 
   void fail(CUresult code, const std::string& text);
-  // Returns the code and keeps the text for ln_emulator_refusal().
+  // Returns the code and keeps the text for cuGetErrorString() and ln_emulator_refusal().
   CUresult refuse(CUresult code, const std::string& text);
 
   // The stream of a handle that may take commands; null after a refusal, with its code.

@@ -19,41 +19,35 @@ thread_local bool has_context = false;
 
 struct ErrorText {
   CUresult code;
-  const char *name, *text;
+  const char* text;
 };
 constexpr ErrorText kErrors[] = {
-    {CUDA_SUCCESS, "CUDA_SUCCESS", "no error"},
-    {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
-    {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
-    {CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
-    {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
-    {CUDA_ERROR_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
-    {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
-    {CUDA_ERROR_FILE_NOT_FOUND, "CUDA_ERROR_FILE_NOT_FOUND", "file not found"},
-    {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
-    {CUDA_ERROR_ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state"},
-    {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
-    {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
-    {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
-    {CUDA_ERROR_ASSERT, "CUDA_ERROR_ASSERT", "device-side assert triggered"},
-    {CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
-    {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
-    {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
-     "operation not permitted when stream is capturing"},
-    {CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
-     "operation failed due to a previous error during capture"},
-    {CUDA_ERROR_STREAM_CAPTURE_MERGE, "CUDA_ERROR_STREAM_CAPTURE_MERGE",
-     "operation would result in a merge of separate capture sequences"},
-    {CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED",
-     "capture was not ended in the same stream as it began"},
-    {CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"},
-    {CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
-     "dependency created on uncaptured work in another stream"},
-    {CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+    {CUDA_SUCCESS, "no error"},
+    {CUDA_ERROR_INVALID_VALUE, "invalid argument"},
+    {CUDA_ERROR_OUT_OF_MEMORY, "out of memory"},
+    {CUDA_ERROR_NOT_INITIALIZED, "initialization error"},
+    {CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal"},
+    {CUDA_ERROR_INVALID_IMAGE, "device kernel image is invalid"},
+    {CUDA_ERROR_INVALID_CONTEXT, "invalid device context"},
+    {CUDA_ERROR_FILE_NOT_FOUND, "file not found"},
+    {CUDA_ERROR_INVALID_HANDLE, "invalid resource handle"},
+    {CUDA_ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state"},
+    {CUDA_ERROR_NOT_FOUND, "named symbol not found"},
+    {CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"},
+    {CUDA_ERROR_LAUNCH_TIMEOUT, "the launch timed out and was terminated"},
+    {CUDA_ERROR_ASSERT, "device-side assert triggered"},
+    {CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure"},
+    {CUDA_ERROR_NOT_SUPPORTED, "operation not supported"},
+    {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing"},
+    {CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture"},
+    {CUDA_ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences"},
+    {CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began"},
+    {CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work"},
+    {CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream"},
+    {CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
      "operation would make the legacy stream depend on a capturing blocking stream"},
-    {CUDA_ERROR_CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT",
-     "operation not permitted on an event last recorded in a capturing stream"},
-    {CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+    {CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream"},
+    {CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
      "attempt to terminate a thread-local capture sequence from another thread"},
 };
 
@@ -66,36 +60,11 @@ const ErrorText* find_error(CUresult code) {
 struct Attribute {
   int number, value;
 };
-// Those of a device of compute capability 8.0, as far as programs ask for them.
 constexpr Attribute kAttributes[] = {
-    {1, kMaxThreads},  // threads of a block
-    {2, 1024},         // block, x
-    {3, 1024},         // block, y
-    {4, 64},           // block, z
-    {5, INT_MAX},      // grid, x
-    {6, 65535},        // grid, y
-    {7, 65535},        // grid, z
-    {8, 48 << 10},     // shared memory of a block
-    {9, 64 << 10},     // constant memory
-    {10, 32},          // warp
-    {11, INT_MAX},     // pitch
-    {12, 65536},       // registers of a block
-    {13, 1000000},     // clock, kHz
-    {15, 1},           // copies overlap kernels
-    {16, 4},           // multiprocessors
-    {17, 0},           // time limit of kernels
-    {18, 0},           // integrated
-    {31, 1},           // concurrent kernels
-    {38, 4 << 20},     // L2 cache
-    {39, 2048},        // threads of a multiprocessor
-    {40, 2},           // copy engines
-    {41, 1},           // unified addressing
-    {75, 8},           // compute capability
+    {16, 4},  // multiprocessors
+    {75, 8},  // compute capability
     {76, 0},
-    {81, 164 << 10},          // shared memory of a multiprocessor
-    {82, 65536},              // registers of a multiprocessor
     {97, kOptInSharedBytes},  // shared memory of a block that asks for it
-    {106, 32},                // blocks of a multiprocessor
 };
 
 CUresult load_module(Device& d, CUmodule* module, const char* path) {
@@ -165,9 +134,8 @@ CUresult launch(Device& d, CUfunction handle, Index3 grid, Index3 block, std::si
   command.work = [&d, function, grid, block, shared_bytes, argument] {
     ++d.statistics.kernels_run;
     const KernelError error = run({function->entry, function->name.c_str(), grid, block, shared_bytes, argument.get()});
-    if (error.text.empty()) return true;
-    d.fail(error.assertion ? CUDA_ERROR_ASSERT : CUDA_ERROR_LAUNCH_FAILED, error.text);
-    return false;
+    if (error.code != CUDA_SUCCESS) d.fail(error.code, error.text);
+    return error.code == CUDA_SUCCESS;
   };
   d.queues.add(*stream, std::move(command));
   return CUDA_SUCCESS;
@@ -197,34 +165,17 @@ CUresult cuInit(unsigned flags) {
   });
 }
 
-CUresult cuDriverGetVersion(int* version) {
-  if (!version) return CUDA_ERROR_INVALID_VALUE;
-  *version = 13000;
-  return CUDA_SUCCESS;
-}
-
 CUresult cuGetErrorString(CUresult error, const char** text) {
   return call(Needs::kNothing, [&](Device& d) -> CUresult {
     if (!text) return CUDA_ERROR_INVALID_VALUE;
     const ErrorText* found = find_error(error);
     *text = found ? found->text : nullptr;
-    if (error != CUDA_SUCCESS && error == d.error) *text = d.error_text.c_str();
+    // The whole story of a kernel's error, and of the last call that was refused.
+    if (error != CUDA_SUCCESS && error == d.error)
+      *text = d.error_text.c_str();
+    else if (found && error != CUDA_SUCCESS && error == d.refused)
+      *text = (d.refusal_text = std::string(found->text) + ": " + d.refusal).c_str();
     return *text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  });
-}
-
-CUresult cuGetErrorName(CUresult error, const char** text) {
-  if (!text) return CUDA_ERROR_INVALID_VALUE;
-  const ErrorText* found = find_error(error);
-  *text = found ? found->name : nullptr;
-  return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuDeviceGetCount(int* count) {
-  return call(Needs::kInitialized, [&](Device&) -> CUresult {
-    if (!count) return CUDA_ERROR_INVALID_VALUE;
-    *count = 1;
-    return CUDA_SUCCESS;
   });
 }
 
@@ -233,16 +184,6 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
     if (!device) return CUDA_ERROR_INVALID_VALUE;
     if (ordinal != 0) return CUDA_ERROR_INVALID_DEVICE;
     *device = 0;
-    return CUDA_SUCCESS;
-  });
-}
-
-CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
-  return call(Needs::kInitialized, [&](Device&) -> CUresult {
-    if (!name || length <= 0) return CUDA_ERROR_INVALID_VALUE;
-    if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
-    std::strncpy(name, "LazyNet CPU emulator", static_cast<std::size_t>(length));
-    name[length - 1] = 0;
     return CUDA_SUCCESS;
   });
 }
@@ -261,33 +202,11 @@ CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice device) {
   });
 }
 
-CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
-  return call(Needs::kInitialized, [&](Device& d) -> CUresult {
-    if (!bytes) return CUDA_ERROR_INVALID_VALUE;
-    if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
-    *bytes = d.memory.total();
-    return CUDA_SUCCESS;
-  });
-}
-
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   return call(Needs::kInitialized, [&](Device&) -> CUresult {
     if (!context) return CUDA_ERROR_INVALID_VALUE;
     if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
     *context = kContext;
-    return CUDA_SUCCESS;
-  });
-}
-
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-  return call(Needs::kInitialized,
-              [&](Device&) -> CUresult { return device == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE; });
-}
-
-CUresult cuCtxGetCurrent(CUcontext* context) {
-  return call(Needs::kInitialized, [&](Device&) -> CUresult {
-    if (!context) return CUDA_ERROR_INVALID_VALUE;
-    *context = has_context ? kContext : nullptr;
     return CUDA_SUCCESS;
   });
 }
@@ -330,8 +249,6 @@ CUresult cuFuncSetAttribute(CUfunction handle, int attribute, int value) {
   return call(Needs::kContext, [&](Device& d) -> CUresult {
     auto* found = d.functions.find(handle);
     if (!found) return d.refuse(CUDA_ERROR_INVALID_HANDLE, "cuFuncSetAttribute: no such function");
-    if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)
-      return value >= -1 && value <= 100 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 || value > kOptInSharedBytes)
       return d.refuse(CUDA_ERROR_INVALID_VALUE, "cuFuncSetAttribute: no such attribute, or a value beyond its range");
     (*found)->dynamic_limit = static_cast<std::size_t>(value);

@@ -19,11 +19,8 @@ CUresult add_copy(Device& d, const char* name, CUdeviceptr to, CUdeviceptr from,
   if ((!device_to && (!to || d.memory.touches(to, bytes))) ||
       (!device_from && (!from || d.memory.touches(from, bytes))))
     return d.refuse(CUDA_ERROR_INVALID_VALUE, std::string(name) + ": the host's pointer is null or the device's");
-  if (!stream->capture) {
-    auto& s = d.statistics;
-    ++(device_to ? device_from ? s.copies_on_device : s.copies_to_device : s.copies_to_host);
-    (device_to ? device_from ? s.bytes_on_device : s.bytes_to_device : s.bytes_to_host) += static_cast<int64_t>(bytes);
-  }
+  if (!stream->capture && !device_from) ++d.statistics.copies_to_device;
+  if (!stream->capture && !device_to) ++d.statistics.copies_to_host;
   Command command;
   command.work = [&d, name, to, from, bytes, device_to, device_from] {
     if ((device_to && !d.still_there(to, bytes, name)) || (device_from && !d.still_there(from, bytes, name)))
@@ -47,17 +44,16 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t bytes) {
     if (!memory)
       return d.refuse(CUDA_ERROR_OUT_OF_MEMORY, "cuMemAlloc: " + std::to_string(bytes) + " bytes are not there");
     *address = memory;
-    ++d.statistics.allocations;
     return CUDA_SUCCESS;
   });
 }
 
-// Waits for the device, as the driver does. Works after an error too, so that programs can clean up.
+// The driver would wait for the device here; a pool of memory, as programs have one above it, would not. Nobody waits:
+// who frees what queued work needs is found out. Works after an error too, so that programs can clean up.
 CUresult cuMemFree_v2(CUdeviceptr address) {
   return call(Needs::kContext, [&](Device& d) -> CUresult {
     if (!address) return CUDA_SUCCESS;
     if (CUresult code = d.check_no_capture("cuMemFree")) return code;
-    d.queues.finish_all();
     if (d.memory.free(address)) return CUDA_SUCCESS;
     return d.refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFree: no live allocation starts at the address");
   });
@@ -71,7 +67,6 @@ CUresult cuMemAllocHost_v2(void** address, std::size_t bytes) {
     if (posix_memalign(&memory, 4096, bytes) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
     std::memset(memory, 0xFF, bytes);
     d.pinned[memory] = bytes;
-    ++d.statistics.host_allocations;
     *address = memory;
     return CUDA_SUCCESS;
   });
@@ -85,15 +80,6 @@ CUresult cuMemFreeHost(void* address) {
     d.queues.finish_all();
     d.pinned.erase(address);
     std::free(address);
-    return CUDA_SUCCESS;
-  });
-}
-
-CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
-  return call(Needs::kContext, [&](Device& d) -> CUresult {
-    if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
-    *total = d.memory.total();
-    *free = d.memory.total() - d.memory.used();
     return CUDA_SUCCESS;
   });
 }
@@ -121,7 +107,6 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes,
     Stream* stream = d.stream_of(handle, &code);
     if (!stream) return code;
     if (!d.check_range(to, bytes, "cuMemsetD8Async")) return CUDA_ERROR_INVALID_VALUE;
-    if (!stream->capture) ++d.statistics.memsets;
     Command command;
     command.work = [&d, to, value, bytes] {
       if (!d.still_there(to, bytes, "cuMemsetD8Async")) return false;

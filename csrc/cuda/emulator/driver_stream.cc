@@ -69,15 +69,6 @@ void end_capture(Device& d, const std::shared_ptr<Capture>& capture) {
 
 extern "C" {
 
-CUresult cuCtxSynchronize() {
-  return call(Needs::kWorking, [](Device& d) -> CUresult {
-    if (!d.captures.empty()) return d.check_no_capture("cuCtxSynchronize");
-    ++d.statistics.synchronizations;
-    d.queues.finish_all();
-    return CUDA_SUCCESS;
-  });
-}
-
 CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
   return call(Needs::kWorking, [&](Device& d) -> CUresult {
     if (!stream || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
@@ -113,19 +104,6 @@ CUresult cuStreamSynchronize(CUstream handle) {
   });
 }
 
-// A query tells how things were, and then lets the device work on: who polls comes to an end.
-CUresult cuStreamQuery(CUstream handle) {
-  return call(Needs::kWorking, [&](Device& d) -> CUresult {
-    CUresult code;
-    Stream* stream = d.stream_of(handle, &code);
-    if (!stream) return code;
-    if (stream->capture) return refuse_captured(d, *stream, "cuStreamQuery");
-    if (stream->queue.empty()) return CUDA_SUCCESS;
-    d.queues.advance(*stream);
-    return d.error ? d.error : CUDA_ERROR_NOT_READY;
-  });
-}
-
 CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags) {
   return call(Needs::kWorking, [&](Device& d) -> CUresult {
     CUresult code;
@@ -141,7 +119,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags
 CUresult cuEventCreate(CUevent* event, unsigned flags) {
   return call(Needs::kWorking, [&](Device& d) -> CUresult {
     if (!event || flags > 3) return CUDA_ERROR_INVALID_VALUE;
-    *event = d.events.add({!(flags & CU_EVENT_DISABLE_TIMING), nullptr});
+    *event = d.events.add({nullptr});
     return CUDA_SUCCESS;
   });
 }
@@ -184,36 +162,6 @@ CUresult cuEventSynchronize(CUevent handle) {
     d.queues.finish(*event->record);
     return CUDA_SUCCESS;
   });
-}
-
-CUresult cuEventQuery(CUevent handle) {
-  return call(Needs::kWorking, [&](Device& d) -> CUresult {
-    Event* event = event_of(d, handle);
-    if (!event) return CUDA_ERROR_INVALID_HANDLE;
-    if (!event->record) return CUDA_SUCCESS;
-    if (event->record->capture) return refuse_captured_event(d, "cuEventQuery");
-    if (event->record->done) return CUDA_SUCCESS;
-    d.queues.advance(*event->record);
-    return d.error ? d.error : CUDA_ERROR_NOT_READY;
-  });
-}
-
-CUresult cuEventElapsedTime(float* milliseconds, CUevent start_handle, CUevent end_handle) {
-  return call(Needs::kWorking, [&](Device& d) -> CUresult {
-    if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
-    Event *start = event_of(d, start_handle), *end = event_of(d, end_handle);
-    if (!start || !end) return CUDA_ERROR_INVALID_HANDLE;
-    if (!start->timing || !end->timing || !start->record || !end->record)
-      return d.refuse(CUDA_ERROR_INVALID_HANDLE, "cuEventElapsedTime: an event without timing, or never recorded");
-    if (start->record->capture || end->record->capture) return refuse_captured_event(d, "cuEventElapsedTime");
-    if (!start->record->done || !end->record->done) return CUDA_ERROR_NOT_READY;
-    *milliseconds = static_cast<float>(1e3 * (end->record->seconds - start->record->seconds));
-    return CUDA_SUCCESS;
-  });
-}
-
-LN_EMULATOR_EXPORT CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
-  return cuEventElapsedTime(milliseconds, start, end);
 }
 
 CUresult cuStreamBeginCapture_v2(CUstream handle, int mode) {
@@ -262,18 +210,6 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
       return d.refuse(CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
                       "cuStreamEndCapture: the stream does not wait for all that others have captured");
     *graph = d.graphs.add({std::make_shared<const std::vector<GraphNode>>(std::move(capture->nodes))});
-    return CUDA_SUCCESS;
-  });
-}
-
-CUresult cuStreamIsCapturing(CUstream handle, int* status) {
-  return call(Needs::kWorking, [&](Device& d) -> CUresult {
-    if (!status) return CUDA_ERROR_INVALID_VALUE;
-    *status = 0;
-    if (!handle) return CUDA_SUCCESS;
-    Stream** found = d.streams.find(handle);
-    if (!found) return d.refuse(CUDA_ERROR_INVALID_HANDLE, "cuStreamIsCapturing: no such stream");
-    if ((*found)->capture) *status = (*found)->capture->invalid ? 2 : 1;
     return CUDA_SUCCESS;
   });
 }

@@ -23,7 +23,6 @@ class DeviceMemory {
   void open();
   void close();
 
-  std::size_t total() const { return total_; }
   std::size_t used() const { return used_; }
   std::size_t count() const { return live_.size(); }
 

@@ -1,17 +1,12 @@
 #include "stream.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
 namespace lazynet::emulator {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 bool StreamPolicy::parse(const char* text) {
   uint64_t seed = 0;
@@ -82,10 +77,7 @@ void Queues::step(Stream& stream) {
   Command command = std::move(stream.queue.front());
   stream.queue.pop_front();
   if (command.work && !command.work()) drop();
-  if (command.recorded) {
-    command.recorded->done = true;
-    command.recorded->seconds = now_seconds();
-  }
+  if (command.recorded) command.recorded->done = true;
 }
 
 void Queues::run_before(Stream& other, uint64_t number) {
@@ -114,17 +106,6 @@ void Queues::finish_all() {
     while (!stream.queue.empty()) step(stream);
   }
   forget_destroyed();
-}
-
-void Queues::advance(Record& record) {
-  if (record.done || !record.stream) return;
-  advance(*record.stream);
-}
-
-void Queues::advance(Stream& stream) {
-  if (stream.queue.empty()) return;
-  Opened opened(memory_);
-  step(stream);
 }
 
 // A random few commands of random streams.

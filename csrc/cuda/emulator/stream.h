@@ -19,7 +19,6 @@ struct Stream;
 // One recording of an event.
 struct Record {
   bool done = false;
-  double seconds = 0;
   Stream* stream = nullptr;
   // Of a recording within a capture: it never happens, but orders the nodes.
   std::shared_ptr<Capture> capture;
@@ -63,9 +62,6 @@ class Queues {
   void finish(Record& record);
   void finish(Stream& stream);
   void finish_all();
-  // Runs one command on the way to the end of the record or the stream.
-  void advance(Record& record);
-  void advance(Stream& stream);
 
   // Runs the nodes of a graph, in an order that their dependencies allow.
   bool run(const std::vector<GraphNode>& nodes);
@@ -85,7 +81,5 @@ class Queues {
   std::vector<std::unique_ptr<Stream>> streams_;  // the legacy stream comes first
   uint64_t number_ = 0;
 };
-
-double now_seconds();
 
 }  // namespace lazynet::emulator

@@ -42,7 +42,7 @@ struct Functions {
   float* out;
 };
 
-// Of the kernels with a fault, and of those that are timed.
+// Of the kernels with a fault.
 struct Numbers {
   int count;
   float* values;

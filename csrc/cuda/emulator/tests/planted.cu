@@ -116,3 +116,30 @@ LN_KERNEL_ENTRY(misaligned, Numbers) {
   float4* values = reinterpret_cast<float4*>(args.values + 1);
   values[0] = make_float4(1, 2, 3, 4);  // LINE(misaligned)
 }
+
+LN_KERNEL_ENTRY(nowhere, Numbers) {
+  float* values = args.values + (int64_t{1} << 50);
+  if (static_cast<int>(threadIdx.x) == args.count) values[threadIdx.x] = 1;  // LINE(nowhere)
+}
+
+LN_KERNEL_ENTRY(divided_by_zero, Numbers) {
+  args.values[threadIdx.x] =
+      static_cast<float>(100 / (static_cast<int>(threadIdx.x) - args.count));  // LINE(divided_by_zero)
+}
+
+// Waits for a thread that waits for its turn.
+LN_KERNEL_ENTRY(endless, Numbers) {
+  volatile float* value = args.values;
+  if (static_cast<int>(threadIdx.x) == args.count)
+    while (*value != 1) continue;  // LINE(endless)
+  __syncthreads();
+  *value = 1;
+}
+
+// Uses up the stack.
+__device__ static float deep(int depth) {
+  volatile float local[256];
+  local[depth % 256] = static_cast<float>(depth);
+  return depth ? deep(depth - 1) + local[depth % 256] : 0;
+}
+LN_KERNEL_ENTRY(deep_recursion, Numbers) { args.values[threadIdx.x] = deep(args.count); }
