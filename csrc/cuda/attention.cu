@@ -556,18 +556,19 @@ LN_DEVICE void attend_bias(const AttentionArgs& args) {
 }
 
 // A kernel for small tiles of both types and one for large tiles of floats: doubles would not fit.
-#define LN_ATTENTION_KERNELS(name, function, large_cols)                           \
-  template <class T>                                                               \
-  LN_DEVICE void name##_small(const AttentionArgs& args) {                         \
-    function<T, Tile<T, kSmallTile, kSmallTile> >(args);                           \
-  }                                                                                \
-  template <class T>                                                               \
-  LN_DEVICE void name##_large(const AttentionArgs& args) {                         \
-    function<T, Tile<T, kLargeTile, large_cols> >(args);                           \
-  }                                                                                \
-  LN_FLOAT_ENTRY(name##_small, name##_small, AttentionArgs, kAttentionThreads, 4)  \
-  LN_DOUBLE_ENTRY(name##_small, name##_small, AttentionArgs, kAttentionThreads, 2) \
-  LN_FLOAT_ENTRY(name##_large, name##_large, AttentionArgs, kAttentionThreads, 2)
+#define LN_ATTENTION_KERNELS(name, function, large_cols)                                           \
+  template <class T>                                                                               \
+  LN_DEVICE void name##_small(const AttentionArgs& args) {                                         \
+    function<T, Tile<T, kSmallTile, kSmallTile> >(args);                                           \
+  }                                                                                                \
+  template <class T>                                                                               \
+  LN_DEVICE void name##_large(const AttentionArgs& args) {                                         \
+    function<T, Tile<T, kLargeTile, large_cols> >(args);                                           \
+  }                                                                                                \
+  LN_RESIDENT_FLOAT_ENTRY(name##_small, name##_small, AttentionArgs, kAttentionThreads, kResident) \
+  LN_DOUBLE_ENTRY(name##_small, name##_small, AttentionArgs, kAttentionThreads)                    \
+  LN_FLOAT_ENTRY(name##_large, name##_large, AttentionArgs, kAttentionThreads)
+constexpr int kResident = 4;  // as many as small tiles of floats have registers for
 LN_ATTENTION_KERNELS(attention_forward, attend, kLargeTile)
 LN_ATTENTION_KERNELS(attention_queries, attend_queries, kSmallTile)
 LN_ATTENTION_KERNELS(attention_keys, attend_keys, kSmallTile)
@@ -576,8 +577,8 @@ template <class T>
 LN_DEVICE void attention_bias(const AttentionArgs& args) {
   attend_bias<T, Tile<T, kSmallTile, kSmallTile> >(args);
 }
-LN_FLOAT_ENTRY(attention_bias, attention_bias, AttentionArgs, kAttentionThreads, 4)
-LN_DOUBLE_ENTRY(attention_bias, attention_bias, AttentionArgs, kAttentionThreads, 2)
+LN_RESIDENT_FLOAT_ENTRY(attention_bias, attention_bias, AttentionArgs, kAttentionThreads, kResident)
+LN_DOUBLE_ENTRY(attention_bias, attention_bias, AttentionArgs, kAttentionThreads)
 
 // Rotates pairs of columns of every head: neighbours, or column j with column j + dim / 2 of its head. Calls
 // apply(member, row, first, second, cosine, sine) for the two columns.

@@ -30,7 +30,7 @@
 #define LN_UNROLL_BY(times) LN_PRAGMA(unroll times)
 #define LN_PRAGMA(text) _Pragma(#text)
 #define LN_KERNEL_ENTRY(name, Args) extern "C" __global__ void name(const __grid_constant__ Args args)
-#define LN_BOUNDED_ENTRY(name, Args, threads, blocks) \
+#define LN_RESIDENT_ENTRY(name, Args, threads, blocks) \
   extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Args args)
 #define LN_SHARED(T, name, count) __shared__ T name[count]
 #define LN_DYNAMIC_SHARED(T, name)                     \
@@ -40,25 +40,29 @@
 #define LN_UNROLL
 #define LN_NO_UNROLL
 #define LN_UNROLL_BY(times)
-#define LN_BOUNDED_ENTRY(name, Args, threads, blocks) LN_KERNEL_ENTRY(name, Args)
+#define LN_RESIDENT_ENTRY(name, Args, threads, blocks) LN_KERNEL_ENTRY(name, Args)
 #endif
+#define LN_BOUNDED_ENTRY(name, Args, threads) LN_RESIDENT_ENTRY(name, Args, threads, LN_RESIDENT_BLOCKS)
 
-// A module may hold the kernels of one element type alone, so that only what is used is compiled.
+// A module may hold the kernels of one element type alone, so that only what is used is compiled. `blocks`: resident
+// ones, where a kernel asks for another number.
 #ifdef LN_ONLY_DOUBLE
-#define LN_FLOAT_ENTRY(name, function, Args, threads, blocks)
+#define LN_RESIDENT_FLOAT_ENTRY(name, function, Args, threads, blocks)
 #else
-#define LN_FLOAT_ENTRY(name, function, Args, threads, blocks) \
-  LN_BOUNDED_ENTRY(name##_float, Args, threads, blocks) { function<float>(args); }
+#define LN_RESIDENT_FLOAT_ENTRY(name, function, Args, threads, blocks) \
+  LN_RESIDENT_ENTRY(name##_float, Args, threads, blocks) { function<float>(args); }
 #endif
 #ifdef LN_ONLY_FLOAT
-#define LN_DOUBLE_ENTRY(name, function, Args, threads, blocks)
+#define LN_DOUBLE_ENTRY(name, function, Args, threads)
 #else
-#define LN_DOUBLE_ENTRY(name, function, Args, threads, blocks) \
-  LN_BOUNDED_ENTRY(name##_double, Args, threads, blocks) { function<double>(args); }
+#define LN_DOUBLE_ENTRY(name, function, Args, threads) \
+  LN_BOUNDED_ENTRY(name##_double, Args, threads) { function<double>(args); }
 #endif
-#define LN_KERNELS(function, Args, threads)                             \
-  LN_FLOAT_ENTRY(function, function, Args, threads, LN_RESIDENT_BLOCKS) \
-  LN_DOUBLE_ENTRY(function, function, Args, threads, LN_RESIDENT_BLOCKS)
+#define LN_FLOAT_ENTRY(name, function, Args, threads) \
+  LN_RESIDENT_FLOAT_ENTRY(name, function, Args, threads, LN_RESIDENT_BLOCKS)
+#define LN_KERNELS(function, Args, threads)         \
+  LN_FLOAT_ENTRY(function, function, Args, threads) \
+  LN_DOUBLE_ENTRY(function, function, Args, threads)
 
 #endif  // LN_DEVICE_CODE
 
