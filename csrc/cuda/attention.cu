@@ -29,9 +29,9 @@ struct AttentionArgs {
 };
 
 struct RotaryArgs {
-  Members members;           // a unit is a pair of columns in one row
-  const int64_t* first;      // position of each member's first row
-  const double* half_turns;  // by pair: of one position to the next
+  Members members;       // a unit is a pair of columns in one row
+  const int64_t* first;  // position of each member's first row
+  const double* angles;  // by pair: of one position to the next
   int64_t heads, dim;
   int64_t interleaved;
 };
@@ -88,9 +88,6 @@ LN_DEVICE void read_head(const AttentionArgs& args, int64_t member, int64_t numb
     head.key_high = static_cast<uint32_t>(args.dropout_keys[2 * member + 1]);
   }
 }
-
-// `distance`: of a key from the query's own position.
-LN_DEVICE bool shows(const Band& band, int64_t distance) { return distance >= -band.before && distance <= band.after; }
 
 // A block's tile of kRows x kCols scores, kRows / 8 x kCols / 16 a thread, and what it makes of it: kRows x kChunk
 // elements of a result.
@@ -206,21 +203,27 @@ struct Tile {
   template <bool kKeyRows>
   __device__ __forceinline__ void finish_scores(const AttentionArgs& args, int64_t first_row, int64_t first_col,
                                                 Scores& scores) const {
+    constexpr int kQueryCount = kKeyRows ? kThreadCols : kThreadRows, kKeyCount = kKeyRows ? kThreadRows : kThreadCols;
+    constexpr int kKeys = kKeyRows ? kRows : kCols;
     const Head<T>& head = shared.head;
     const T scale = static_cast<T>(args.scale);
-    const int64_t queries = head.q.rows, keys = head.k.rows;
+    const int64_t queries = head.q.rows, keys = head.k.rows, first_key = kKeyRows ? first_row : first_col;
     LN_UNROLL
-    for (int i = 0; i < kThreadRows; ++i) {
+    for (int a = 0; a < kQueryCount; ++a) {
+      const int64_t query = kKeyRows ? first_col + col(a) : first_row + row(a);
+      int begin = 0, end = 0;  // of the tile's keys that it sees
+      if (query < queries) {
+        begin = within(args.band.begin(query, queries, keys) - first_key, kKeys);
+        end = within(args.band.end(query, queries, keys) - first_key, kKeys);
+      }
+      const T* bias = head.bias.value ? head.bias.value + query * head.bias.ld + first_key : nullptr;
       LN_UNROLL
-      for (int j = 0; j < kThreadCols; ++j) {
-        const int64_t query = kKeyRows ? first_col + col(j) : first_row + row(i);
-        const int64_t key = kKeyRows ? first_row + row(i) : first_col + col(j);
-        T score = -infinity<T>();
-        if (query < queries && key < keys && shows(args.band, key - query - (keys - queries))) {
-          score = scores[i][j] * scale;
-          if (head.bias.value) score += head.bias.value[query * head.bias.ld + key];
-        }
-        scores[i][j] = score;
+      for (int b = 0; b < kKeyCount; ++b) {
+        T& score = kKeyRows ? scores[b][a] : scores[a][b];
+        const int key = kKeyRows ? row(b) : col(b);
+        const bool seen = key >= begin && key < end;
+        const T added = bias && seen ? bias[key] : T(0);
+        score = seen ? score * scale + added : -infinity<T>();
       }
     }
   }
@@ -272,6 +275,9 @@ struct Tile {
   }
 
  private:
+  static __device__ __forceinline__ int within(int64_t x, int most) {
+    return x < 0 ? 0 : (x < most ? static_cast<int>(x) : most);
+  }
   static __device__ __forceinline__ bool moves_packed(const T* address, int64_t ld) {
     return aligned(address) && ld * static_cast<int64_t>(sizeof(T)) % 16 == 0;
   }
@@ -550,17 +556,19 @@ LN_DEVICE void attend_bias(const AttentionArgs& args) {
 }
 
 // A kernel for small tiles of both types and one for large tiles of floats: doubles would not fit.
-#define LN_ATTENTION_KERNELS(name, function, large_cols)     \
-  template <class T>                                         \
-  LN_DEVICE void name##_small(const AttentionArgs& args) {   \
-    function<T, Tile<T, kSmallTile, kSmallTile> >(args);     \
-  }                                                          \
-  template <class T>                                         \
-  LN_DEVICE void name##_large(const AttentionArgs& args) {   \
-    function<T, Tile<T, kLargeTile, large_cols> >(args);     \
-  }                                                          \
-  LN_KERNELS(name##_small, AttentionArgs, kAttentionThreads) \
+#define LN_ATTENTION_KERNELS(name, function, large_cols)                                           \
+  template <class T>                                                                               \
+  LN_DEVICE void name##_small(const AttentionArgs& args) {                                         \
+    function<T, Tile<T, kSmallTile, kSmallTile> >(args);                                           \
+  }                                                                                                \
+  template <class T>                                                                               \
+  LN_DEVICE void name##_large(const AttentionArgs& args) {                                         \
+    function<T, Tile<T, kLargeTile, large_cols> >(args);                                           \
+  }                                                                                                \
+  LN_RESIDENT_FLOAT_ENTRY(name##_small, name##_small, AttentionArgs, kAttentionThreads, kResident) \
+  LN_DOUBLE_ENTRY(name##_small, name##_small, AttentionArgs, kAttentionThreads)                    \
   LN_FLOAT_ENTRY(name##_large, name##_large, AttentionArgs, kAttentionThreads)
+constexpr int kResident = 4;  // as many as small tiles of floats have registers for
 LN_ATTENTION_KERNELS(attention_forward, attend, kLargeTile)
 LN_ATTENTION_KERNELS(attention_queries, attend_queries, kSmallTile)
 LN_ATTENTION_KERNELS(attention_keys, attend_keys, kSmallTile)
@@ -569,20 +577,22 @@ template <class T>
 LN_DEVICE void attention_bias(const AttentionArgs& args) {
   attend_bias<T, Tile<T, kSmallTile, kSmallTile> >(args);
 }
-LN_KERNELS(attention_bias, AttentionArgs, kAttentionThreads)
+LN_RESIDENT_FLOAT_ENTRY(attention_bias, attention_bias, AttentionArgs, kAttentionThreads, kResident)
+LN_DOUBLE_ENTRY(attention_bias, attention_bias, AttentionArgs, kAttentionThreads)
 
 // Rotates pairs of columns of every head: neighbours, or column j with column j + dim / 2 of its head. Calls
 // apply(member, row, first, second, cosine, sine) for the two columns.
 template <class T, class Apply>
 LN_DEVICE void rotate(const RotaryArgs& args, const Apply& apply) {
+  constexpr double kTurn = 6.283185307179586;
   const int64_t half = args.dim / 2;
   for (int64_t unit = thread_number(); unit < args.members.units; unit += thread_count()) {
     const Place place = place_of(args.members, unit);
     const int64_t row = place.unit / half, pair = place.unit % half;
-    // Reduced to a turn while it is exact to double precision.
-    double turned = static_cast<double>(args.first[place.member] + row) * args.half_turns[pair];
-    turned -= 2 * ::rint(turned / 2);
-    const T angle = static_cast<T>(turned * 3.14159265358979323846);
+    double turned = static_cast<double>(args.first[place.member] + row) * args.angles[pair];
+    // What is left of a turn is small enough for functions of floats.
+    if (sizeof(T) == sizeof(float)) turned -= kTurn * ::rint(turned / kTurn);
+    const T angle = static_cast<T>(turned);
     apply(place.member, row, args.interleaved ? 2 * pair : pair, args.interleaved ? 2 * pair + 1 : pair + half,
           m::cos(angle), m::sin(angle));
   }
@@ -759,9 +769,8 @@ RotaryArgs rotary_args(Queue& queue, const Batch& batch) {
   args.interleaved = batch.attributes[2] != 0;
   const int64_t half = args.dim / 2;
   const double step = -2.0 * __builtin_log(batch.attributes[1]) / static_cast<double>(args.dim);
-  double* half_turns = queue.room(half, &args.half_turns);
-  for (int64_t pair = 0; pair < half; ++pair)
-    half_turns[pair] = __builtin_exp(step * static_cast<double>(pair)) / 3.14159265358979323846;
+  double* angles = queue.room(half, &args.angles);
+  for (int64_t pair = 0; pair < half; ++pair) angles[pair] = __builtin_exp(step * static_cast<double>(pair));
   int64_t* first = queue.room(batch.members, &args.first);
   for (int64_t i = 0; i < batch.members; ++i) first[i] = batch.payload[i][0];
   args.members = members_of(queue, batch, 2, [&](int64_t i) { return batch.result.pieces[i].rows * half; });

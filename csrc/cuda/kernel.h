@@ -30,8 +30,8 @@
 #define LN_UNROLL_BY(times) LN_PRAGMA(unroll times)
 #define LN_PRAGMA(text) _Pragma(#text)
 #define LN_KERNEL_ENTRY(name, Args) extern "C" __global__ void name(const __grid_constant__ Args args)
-#define LN_BOUNDED_ENTRY(name, Args, threads) \
-  extern "C" __global__ void __launch_bounds__(threads, LN_RESIDENT_BLOCKS) name(const __grid_constant__ Args args)
+#define LN_RESIDENT_ENTRY(name, Args, threads, blocks) \
+  extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Args args)
 #define LN_SHARED(T, name, count) __shared__ T name[count]
 #define LN_DYNAMIC_SHARED(T, name)                     \
   extern __shared__ __align__(16) char name##_bytes[]; \
@@ -40,15 +40,17 @@
 #define LN_UNROLL
 #define LN_NO_UNROLL
 #define LN_UNROLL_BY(times)
-#define LN_BOUNDED_ENTRY(name, Args, threads) LN_KERNEL_ENTRY(name, Args)
+#define LN_RESIDENT_ENTRY(name, Args, threads, blocks) LN_KERNEL_ENTRY(name, Args)
 #endif
+#define LN_BOUNDED_ENTRY(name, Args, threads) LN_RESIDENT_ENTRY(name, Args, threads, LN_RESIDENT_BLOCKS)
 
-// A module may hold the kernels of one element type alone, so that only what is used is compiled.
+// A module may hold the kernels of one element type alone, so that only what is used is compiled. `blocks`: resident
+// ones, where a kernel asks for another number.
 #ifdef LN_ONLY_DOUBLE
-#define LN_FLOAT_ENTRY(name, function, Args, threads)
+#define LN_RESIDENT_FLOAT_ENTRY(name, function, Args, threads, blocks)
 #else
-#define LN_FLOAT_ENTRY(name, function, Args, threads) \
-  LN_BOUNDED_ENTRY(name##_float, Args, threads) { function<float>(args); }
+#define LN_RESIDENT_FLOAT_ENTRY(name, function, Args, threads, blocks) \
+  LN_RESIDENT_ENTRY(name##_float, Args, threads, blocks) { function<float>(args); }
 #endif
 #ifdef LN_ONLY_FLOAT
 #define LN_DOUBLE_ENTRY(name, function, Args, threads)
@@ -56,6 +58,8 @@
 #define LN_DOUBLE_ENTRY(name, function, Args, threads) \
   LN_BOUNDED_ENTRY(name##_double, Args, threads) { function<double>(args); }
 #endif
+#define LN_FLOAT_ENTRY(name, function, Args, threads) \
+  LN_RESIDENT_FLOAT_ENTRY(name, function, Args, threads, LN_RESIDENT_BLOCKS)
 #define LN_KERNELS(function, Args, threads)         \
   LN_FLOAT_ENTRY(function, function, Args, threads) \
   LN_DOUBLE_ENTRY(function, function, Args, threads)
