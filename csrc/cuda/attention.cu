@@ -110,8 +110,9 @@ struct Tile {
   static constexpr int kLongest = kRows > kCols ? kRows : kCols;
 
   struct Shared {
-    Pack<T> rows[2 * RowStrip::kElements / kPack], cols[2 * kWidest / kPack];
-    Pack<T> weights[kCols * RowStrip::kDistance / kPack];  // column by column: the left factor of what follows
+    // Strips of rows; or weights, column by column: the left factor of what follows.
+    Pack<T> left[(2 * kDepth > kCols ? 2 * kDepth : kCols) * RowStrip::kDistance / kPack];
+    Pack<T> right[2 * kWidest / kPack];
     RowSums<T> sums[kLongest];
     uint8_t kept[kRows * kCols / 8];
     Head<T> head;
@@ -137,7 +138,7 @@ struct Tile {
     set_zero(scores);
     const Factor<T> left{a, a_ld, first_row, rows, depth, true, moves_packed(a, a_ld)};
     const Factor<T> right{b, b_ld, first_col, cols, depth, true, moves_packed(b, b_ld)};
-    multiply_factors<RowStrip, ColStrip, Rows, Cols, kWidest>(left, right, shared.rows[0].of, shared.cols[0].of, down,
+    multiply_factors<RowStrip, ColStrip, Rows, Cols, kWidest>(left, right, shared.left[0].of, shared.right[0].of, down,
                                                               across, half, scores);
   }
 
@@ -152,20 +153,21 @@ struct Tile {
     load_strip(right, 0, strip);
     LN_NO_UNROLL
     for (int done = 0; done < depth; done += kDepth) {
-      T* to = shared.cols[0].of + half * kWidest;
+      T* to = shared.right[0].of + half * kWidest;
       half ^= 1;
       store_strip(strip, false, to);
       __syncthreads();
       if (done + kDepth < depth) load_strip(right, done + kDepth, strip);
-      multiply_strips<RowStrip, ChunkStrip, Rows, Chunk>(shared.weights[0].of + done * RowStrip::kDistance, to, down,
+      multiply_strips<RowStrip, ChunkStrip, Rows, Chunk>(shared.left[0].of + done * RowStrip::kDistance, to, down,
                                                          across, result);
     }
   }
 
   __device__ __forceinline__ void keep(const Scores& weights) {
+    __syncthreads();  // strips of rows are read
     LN_UNROLL
     for (int j = 0; j < kThreadCols; ++j) {
-      T* to = shared.weights[0].of + col(j) * RowStrip::kDistance;
+      T* to = shared.left[0].of + col(j) * RowStrip::kDistance;
       LN_UNROLL
       for (int run = 0; run < Rows::kRuns; ++run) {
         LN_UNROLL
@@ -474,6 +476,7 @@ LN_DEVICE void attend_keys(const AttentionArgs& args) {
       if (wants_v) {
         tile.keep(slopes);
         tile.add_weighted(head.y.grad, head.y.ld, query, last, head.first_col, head.y.cols, dv);
+        __syncthreads();  // the weights are read
       }
       if (!wants_k) continue;
       tile.multiply(head.v.value, head.v.ld, head.first_row, head.v.rows, head.y.grad, head.y.ld, query, head.y.rows,
@@ -488,7 +491,6 @@ LN_DEVICE void attend_keys(const AttentionArgs& args) {
           scores[i][j] = slope_of(scores[i][j], product, shared->sums[tile.col(j)].dot);
         }
       }
-      __syncthreads();  // the weights of dv are read
       tile.keep(scores);
       tile.add_weighted(head.q.value, head.q.ld, query, last, head.first_col, head.q.cols, dk);
     }
@@ -555,29 +557,29 @@ LN_DEVICE void attend_bias(const AttentionArgs& args) {
   }
 }
 
-// A kernel for small tiles of both types and one for large tiles of floats: doubles would not fit.
-#define LN_ATTENTION_KERNELS(name, function, large_cols)                                           \
-  template <class T>                                                                               \
-  LN_DEVICE void name##_small(const AttentionArgs& args) {                                         \
-    function<T, Tile<T, kSmallTile, kSmallTile> >(args);                                           \
-  }                                                                                                \
-  template <class T>                                                                               \
-  LN_DEVICE void name##_large(const AttentionArgs& args) {                                         \
-    function<T, Tile<T, kLargeTile, large_cols> >(args);                                           \
-  }                                                                                                \
-  LN_RESIDENT_FLOAT_ENTRY(name##_small, name##_small, AttentionArgs, kAttentionThreads, kResident) \
-  LN_DOUBLE_ENTRY(name##_small, name##_small, AttentionArgs, kAttentionThreads)                    \
-  LN_FLOAT_ENTRY(name##_large, name##_large, AttentionArgs, kAttentionThreads)
-constexpr int kResident = 4;  // as many as small tiles of floats have registers for
-LN_ATTENTION_KERNELS(attention_forward, attend, kLargeTile)
-LN_ATTENTION_KERNELS(attention_queries, attend_queries, kSmallTile)
-LN_ATTENTION_KERNELS(attention_keys, attend_keys, kSmallTile)
+// A kernel for small tiles of both types and one for large tiles of floats: doubles would not fit. As many blocks of
+// floats are resident in a multiprocessor as there are registers for.
+#define LN_ATTENTION_KERNELS(name, function, large_cols, small_blocks, large_blocks)                  \
+  template <class T>                                                                                  \
+  LN_DEVICE void name##_small(const AttentionArgs& args) {                                            \
+    function<T, Tile<T, kSmallTile, kSmallTile> >(args);                                              \
+  }                                                                                                   \
+  template <class T>                                                                                  \
+  LN_DEVICE void name##_large(const AttentionArgs& args) {                                            \
+    function<T, Tile<T, kLargeTile, large_cols> >(args);                                              \
+  }                                                                                                   \
+  LN_RESIDENT_FLOAT_ENTRY(name##_small, name##_small, AttentionArgs, kAttentionThreads, small_blocks) \
+  LN_DOUBLE_ENTRY(name##_small, name##_small, AttentionArgs, kAttentionThreads)                       \
+  LN_RESIDENT_FLOAT_ENTRY(name##_large, name##_large, AttentionArgs, kAttentionThreads, large_blocks)
+LN_ATTENTION_KERNELS(attention_forward, attend, kLargeTile, 4, 3)
+LN_ATTENTION_KERNELS(attention_queries, attend_queries, kSmallTile, 4, 3)
+LN_ATTENTION_KERNELS(attention_keys, attend_keys, kSmallTile, 3, 2)
 
 template <class T>
 LN_DEVICE void attention_bias(const AttentionArgs& args) {
   attend_bias<T, Tile<T, kSmallTile, kSmallTile> >(args);
 }
-LN_RESIDENT_FLOAT_ENTRY(attention_bias, attention_bias, AttentionArgs, kAttentionThreads, kResident)
+LN_RESIDENT_FLOAT_ENTRY(attention_bias, attention_bias, AttentionArgs, kAttentionThreads, 4)
 LN_DOUBLE_ENTRY(attention_bias, attention_bias, AttentionArgs, kAttentionThreads)
 
 // Rotates pairs of columns of every head: neighbours, or column j with column j + dim / 2 of its head. Calls
