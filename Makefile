@@ -6,7 +6,7 @@ DATA ?=
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all
 NATIVE := build/native
 
-.PHONY: setup demo test bench format lint types native-test cuda-check cuda-test cuda-test-address clean
+.PHONY: setup demo test bench format lint types native-test cuda-check cuda-test cuda-test-address cuda-test-thread clean
 
 setup: $(VENV)/.installed
 
@@ -74,6 +74,11 @@ cuda-test-address: $(ADDRESS)/.built
 	LAZYNET_EMULATOR_FLAGS='-O1 -g $(SANITIZE)' PYTHONPATH=$(ADDRESS)/lib LD_PRELOAD='$(ADDRESS_LIBRARIES)' \
 	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(BIN)/pytest --import-mode=append $(or $(ARGS),tests/test_cuda.py)
+
+# The same with kernels under ThreadSanitizer, every CUDA thread a thread: tiny launches, which is all that it can bear.
+cuda-test-thread: setup
+	LAZYNET_EMULATOR_FLAGS='-O1 -g -fsanitize=thread' LD_PRELOAD='$(shell g++ -print-file-name=libtsan.so)' \
+	  TSAN_OPTIONS=exitcode=66 $(BIN)/pytest $(or $(ARGS),tests/test_cuda.py -k 'tiny and emulated')
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info lazynet/_lib*.so lazynet/_lib.c .pytest_cache .hypothesis

@@ -333,6 +333,24 @@ def test_ragged_batches_in_float64_equal_the_cpu(case: Case, device: ln.Device) 
     assert_same(case, device, "float64")
 
 
+def one_of_each_kernel() -> list[Case]:
+    """Small cases that together launch every kernel once or a few times; elementwise operators share theirs."""
+    chosen, seen = [], {case.ops[0] for case in CASES if case.name in (*FLAT, *PAIRED)} - {"tanh", "mul"}
+    for case in CASES:
+        if not set(case.ops) <= seen:
+            chosen.append(replace(case, shapes=case.shapes[:2]))
+            seen.update(case.ops)
+    return chosen + [
+        replace(case, shapes=case.shapes[1:2]) for case in RAGGED if case.name in ("dropout", "same_twice")
+    ]
+
+
+@pytest.mark.parametrize("case", one_of_each_kernel(), ids=str)
+def test_tiny_launches(case: Case, device: ln.Device) -> None:
+    """What a thread sanitizer can bear, see make cuda-test-thread."""
+    assert_same(case, device, "float32")
+
+
 def test_every_operator_is_covered() -> None:
     covered = {op for case in RAGGED for op in case.ops}
     assert {op for case in CASES for op in case.ops} <= covered | {"slice", "reshape", "stop_gradient", "constant"}
