@@ -83,7 +83,7 @@ def compile_kernels(family: str, source: str | None, defines: str, capability: s
     options = (
         "-std=c++17",
         "-default-device",
-        f"-arch=sm_{capability}",
+        f"-arch={_architecture(nvrtc, capability)}",
         f"-I{_SOURCES}",
         f"-I{_SOURCES / 'cuda' / 'nvrtc'}",
         *(f"-D{word}" for word in defines.split()),
@@ -96,16 +96,35 @@ def compile_kernels(family: str, source: str | None, defines: str, capability: s
         return cached.read_bytes()
     except OSError:
         pass
+    image = _compile(nvrtc, text, family, options)
+    _keep(cached, image)
+    return image
+
+
+def _architecture(nvrtc: Any, capability: str) -> str:
+    """The device's own, or of devices newer than NVRTC the nearest, whose code the driver translates."""
+    known = [int(each) for each in nvrtc.getSupportedArchs()]
+    if int(capability) in known:
+        return f"sm_{capability}"
+    older = [each for each in known if each < int(capability)]
+    if not older:
+        raise errors.DeviceError(
+            f"cuda: a GPU of compute capability {capability} is given; at least {min(known)} is required by this NVRTC"
+        )
+    return f"compute_{max(older)}"
+
+
+def _compile(nvrtc: Any, text: str, family: str, options: tuple[str, ...]) -> bytes:
     program = nvrtc.createProgram(text, f"{family}.cu", [], [])
     try:
         nvrtc.compileProgram(program, list(options))
-        image: bytes = nvrtc.getCUBIN(program)
+        for_one = any(option.startswith("-arch=sm_") for option in options)
+        image: bytes = nvrtc.getCUBIN(program) if for_one else nvrtc.getPTX(program)
+        return image
     except nvrtc.NVRTCError as error:
         raise errors.DeviceError(f"cuda: NVRTC: {error}: {nvrtc.getProgramLog(program)}") from error
     finally:
         nvrtc.destroyProgram(program)
-    _keep(cached, image)
-    return image
 
 
 def _keep(path: Path, image: bytes) -> None:
@@ -137,9 +156,11 @@ class CupyRuntime:
             raise errors.DeviceError(f"cuda: device {ordinal} is asked for; this machine has {count}")
         self.ordinal = ordinal
         self.driver = "libcuda.so.1"
-        self.blas = _cublas()
         self._device = cupy.cuda.Device(ordinal)
+        with self._device:
+            self.blas = _cublas(cupy)
         self._alloc, self._out_of_memory = cupy.cuda.alloc, cupy.cuda.memory.OutOfMemoryError
+        self._current_stream = cupy.cuda.get_current_stream
         self._memory: dict[int, Any] = {}
 
     def allocate(self, size: int) -> int:
@@ -147,6 +168,8 @@ class CupyRuntime:
         try:
             with self._device:
                 memory = self._alloc(max(size, 1))
+                # Who had it before may still be working there, in the order of CuPy's own stream.
+                self._current_stream().synchronize()
         except self._out_of_memory:
             return 0
         self._memory[memory.ptr] = memory
@@ -171,11 +194,9 @@ class CupyRuntime:
             _cupy().cuda.runtime.streamSynchronize(stream)
 
 
-def _cublas() -> str:
+def _cublas(cupy: Any) -> str:
     """The library that CuPy has loaded; its name carries the version."""
-    from cupy_backends.cuda.libs import cublas
-
-    cublas.getVersion(cublas.create())
+    cupy.cuda.device.get_cublas_handle()
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.rpartition(" ")[2]
         if "/libcublas.so" in path:

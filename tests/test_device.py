@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import lazynet as ln
-from lazynet.device import is_device_name
+from lazynet.device import is_device_name, register
 
-from .emulated import EmulatedArray
+from .emulated import EmulatedArray, EmulatedRuntime
 
 RNG = np.random.default_rng(0)
 
@@ -321,3 +321,51 @@ def test_out_of_memory_leaves_the_graph_usable(device: ln.Device) -> None:
         ln.exp(graph.constant(1.0, 1000, 1000)).value  # noqa: B018
     graph.clear()
     assert ln.exp(graph.input([[0.0]])).item() == 1.0
+
+
+# ---- kernels for a GPU, which needs none
+
+
+def test_kernels_are_compiled_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    why = "NVRTC is not there: pip install 'lazynet[cuda13]'"
+    cupy = pytest.importorskip("cupy", reason=why)
+    try:
+        cupy.cuda.nvrtc.getVersion()
+    except Exception:  # CuPy without the library
+        pytest.skip(why)
+    monkeypatch.setenv("LAZYNET_CACHE", str(tmp_path))
+    defines = "LN_ONLY_FLOAT LN_PICK=tanh"
+    image = ln.cuda.compile_kernels("elementwise", None, defines, "90")
+    assert image.startswith(b"\x7fELF")
+    [kept] = (tmp_path / "kernels").iterdir()
+    kept.write_bytes(b"what is kept is used")
+    assert ln.cuda.compile_kernels("elementwise", None, defines, "90") == b"what is kept is used"
+    assert ln.cuda.compile_kernels("elementwise", None, defines, "80").startswith(b"\x7fELF")
+    assert len(list((tmp_path / "kernels").iterdir())) == 2
+    # A GPU that is newer than NVRTC gets code that the driver translates.
+    assert b".target sm_" in ln.cuda.compile_kernels("elementwise", None, defines, "999")
+    with pytest.raises(ln.errors.DeviceError, match="compute capability 20"):
+        ln.cuda.compile_kernels("elementwise", None, defines, "20")
+    with pytest.raises(ln.errors.DeviceError, match="error"):
+        ln.cuda.compile_kernels("own", "this is no program", "", "90")
+    monkeypatch.setenv("LAZYNET_CACHE", str(kept))  # no folder: nothing is kept, all works
+    assert ln.cuda.compile_kernels("elementwise", None, defines, "90").startswith(b"\x7fELF")
+
+
+def test_an_error_of_the_compiler_reaches_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(EmulatedRuntime):
+        def compile(self, family: str, source: str | None, defines: str) -> bytes:
+            raise RuntimeError(f"{family} {defines} is beyond me")
+
+    register("broken", Broken)
+    graph = ln.Graph(device="broken")
+    y = ln.tanh(graph.input([[1.0]]))
+    with pytest.raises(
+        ln.errors.DeviceError,
+        match="elementwise cannot be compiled: RuntimeError: elementwise LN_ONLY_FLOAT LN_PICK=tanh",
+    ):
+        y.value  # noqa: B018
+    with pytest.raises(ln.errors.DeviceError, match="cannot be compiled"):
+        graph.forward()
+    graph.clear()
+    np.testing.assert_array_equal(graph.input([[1.0, 2.0]]).value, [[1, 2]])

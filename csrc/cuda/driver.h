@@ -22,13 +22,11 @@ using Blas = struct cublasContext*;
 #define LN_DRIVER_FUNCTIONS(X)                                                                        \
   X(init, cuInit, (unsigned flags))                                                                   \
   X(device, cuDeviceGet, (int* device, int ordinal))                                                  \
-  X(attribute, cuDeviceGetAttribute, (int* value, int attribute, int device))                         \
   X(retain_context, cuDevicePrimaryCtxRetain, (Context*, int device))                                 \
   X(set_context, cuCtxSetCurrent, (Context))                                                          \
   X(error_text, cuGetErrorString, (int error, const char** text))                                     \
   X(load_module, cuModuleLoadData, (Module*, const void* image))                                      \
   X(find_function, cuModuleGetFunction, (Function*, Module, const char* name))                        \
-  X(set_attribute, cuFuncSetAttribute, (Function, int attribute, int value))                          \
   X(launch, cuLaunchKernel,                                                                           \
     (Function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
      unsigned block_z, unsigned shared_bytes, Stream, void** parameters, void** extra))               \
