@@ -188,10 +188,28 @@ RAGGED = [
         "attention_dropout", ("attention",), lambda g, q, k, v: ln.attention(q, k, v, 2, dropout=0.3),
         [attention_shapes(n) for n in LENGTHS],
     ),
+    # Enough of them for large tiles; heads of any width; members of other shapes in one batch.
+    case_of(
+        "attention_large_tiles", ("attention",),
+        lambda g, q, k, v, b: ln.attention(q, k, v, 8, bias=b, dropout=0.2, window=(90, 30)),
+        [((130, 16), (120, 16), (120, 16), (130, 120))] * 18,
+    ),
+    case_of(
+        "attention_widths", ("attention",), lambda g, q, k, v: ln.attention(q, k, v, dropout=0.3),
+        [((5, 1), (7, 1), (7, 256)), ((40, 256), (33, 256), (33, 1)), ((33, 100), (35, 100), (35, 130)),
+         ((3, 63), (2, 63), (2, 65))],
+    ),
+    case_of(
+        "attention_hidden_rows", ("attention",),
+        lambda g, q, k, v: ln.attention(q, k, v, 2, mask=np.arange(q.rows * k.rows).reshape(q.rows, -1) // 7 % 5 == 2),
+        [((75, 6), (90, 6), (90, 6)), ((9, 8), (4, 8), (4, 2))],
+    ),
     ragged("rotary", rows(8), rows(40)),
     ragged("rotary_interleaved", rows(8), rows(40)),
     ragged("crf_log_partition", lambda n: ((n, 3), (3, 3), (1, 3), (1, 3))),
     ragged("crf_log_partition", lambda n: ((n, 33), (33, 33), (1, 33), (1, 33)), name="crf_log_partition_wide"),
+    ragged("crf_log_partition", lambda n: ((n, 100), (100, 100), (1, 100), (1, 100)), name="crf_log_partition_wider"),
+    ragged("crf_best_path", lambda n: ((n, 100), (100, 100), (1, 100), (1, 100)), name="crf_best_path_wider"),
     ragged("crf_best_path", lambda n: ((n, 3), (3, 3), (1, 3), (1, 3))),
     ragged("linear_cross_entropy", lambda n: ((n, 4), (4, 6), (1, 6))),
     case_of(

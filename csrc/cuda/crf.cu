@@ -122,7 +122,7 @@ LN_DEVICE void run(Chain<T>& chain, const T* first, int threads_a_tag) {
         const auto fold = [&](auto by, const auto& score) {
           using Fold = decltype(by);
           T x = Fold::template identity<T>();
-          LN_UNROLL_BY(4)
+          LN_UNROLL_BY(2)
           for (int64_t s = part; s < tags; s += threads_a_tag) x = Fold::combine(x, score(s));
           LN_NO_UNROLL
           for (int distance = threads_a_tag / 2; distance > 0; distance /= 2)
