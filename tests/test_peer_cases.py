@@ -191,3 +191,19 @@ def test_a_user_can_check_batching():
 
     ln.check_batching(build, lstm.parameters())
     ln.check_gradients(build, lstm.parameters())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_attention_where_the_first_keys_are_hidden_and_the_others_score_low(dtype):
+    """The largest score of the first 200 keys is minus infinity, that of the others lies where exp() is zero."""
+    keys, rng = 300, np.random.default_rng(0)
+    bias, v = np.full((1, keys), -np.inf), rng.normal(size=(keys, 3))
+    bias[0, 200:] = -1000 + np.arange(100.0)
+    graph = ln.Graph(dtype=dtype)
+    zero, scores = graph.constant(0.0, keys, 4), graph.input(bias, requires_grad=True)
+    y = ln.attention(zero[:1], zero, graph.input(v), bias=scores)
+    p = np.exp(bias - bias.max())
+    p /= p.sum()
+    np.testing.assert_allclose(y.value, p @ v, rtol=1e-5, atol=1e-6)
+    graph.backward(ln.sum(y))
+    np.testing.assert_allclose(scores.grad, p * (v.sum(1) - (p @ v).sum()), rtol=1e-4, atol=1e-6)

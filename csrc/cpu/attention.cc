@@ -68,11 +68,11 @@ struct Tile {
   int64_t query, queries;  // the first, and how many
   int64_t key = 0, keys = 0;
   T scores[kQueries * kKeys];
-  T shift[kQueries], sum[kQueries];  // exp(score - shift) adds up to sum over all keys so far
+  T largest[kQueries], sum[kQueries];  // of all keys so far: exp(score - softmax_shift(largest)) adds up to sum
 
   Tile(const Head<T>& of, int64_t first) : head(of), query(first) {
     queries = head.queries - query < kQueries ? head.queries - query : kQueries;
-    for (int64_t i = 0; i < queries; ++i) shift[i] = -kInfinity<T>, sum[i] = T(0);
+    for (int64_t i = 0; i < queries; ++i) largest[i] = -kInfinity<T>, sum[i] = T(0);
   }
 
   int64_t first_key() const { return head.first_key(query); }
@@ -92,18 +92,18 @@ struct Tile {
     }
   }
 
-  // Takes this tile's keys into the sums and leaves exp(score - shift) where the scores were; what was summed before
-  // is to be multiplied by factor[i].
+  // Takes this tile's keys into the sums and leaves exponentials where the scores were; what was summed before is to be
+  // multiplied by factor[i].
   void add_keys(T* factor) {
     for (int64_t i = 0; i < queries; ++i) {
       T* row = scores + i * kKeys;
-      const T largest = max_over<T>(keys, [=](int64_t j) { return row[j]; });
-      const T to = softmax_shift(Max::combine(shift[i], largest)), from = shift[i];
+      const T before = largest[i];
+      largest[i] = Max::combine(before, max_over<T>(keys, [=](int64_t j) { return row[j]; }));
+      const T from = softmax_shift(before), to = softmax_shift(largest[i]);
       LN_IVDEP
       for (int64_t j = 0; j < keys; ++j) row[j] = m::exp(row[j] - to);
       factor[i] = sum[i] == T(0) ? T(0) : m::exp(from - to);
       sum[i] = sum[i] * factor[i] + sum_over<T>(keys, [=](int64_t j) { return row[j]; });
-      shift[i] = to;
     }
   }
 
@@ -112,7 +112,7 @@ struct Tile {
   void normalize(bool all) {
     for (int64_t i = 0; i < queries; ++i) {
       T* row = scores + i * kKeys;
-      const T to = shift[i], factor = sum[i] == T(0) ? T(0) : T(1) / sum[i];
+      const T to = softmax_shift(largest[i]), factor = sum[i] == T(0) ? T(0) : T(1) / sum[i];
       if (!all) {
         LN_IVDEP
         for (int64_t j = 0; j < keys; ++j) row[j] = m::exp(row[j] - to);

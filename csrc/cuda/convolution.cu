@@ -7,9 +7,8 @@
 
 namespace lazynet::cuda {
 
-constexpr int64_t kChunk = 128;  // elements that a warp handles at a time
 struct UnfoldArgs {
-  Members members;  // a unit is kChunk elements of the result, in backward a tile of x, a thread an element
+  Members members;  // a unit is kElements elements of the result, in backward a tile of x, a thread an element
   int64_t width, stride, padding, dilation;
   int tile_cols_log2;
 };
@@ -18,19 +17,11 @@ struct UnfoldArgs {
 
 template <class T>
 LN_DEVICE void unfold_rows_forward(const UnfoldArgs& args) {
-  LN_NO_UNROLL
-  for (int64_t unit = warp_number(); unit < args.members.units; unit += warp_count()) {
-    const Place place = place_of(args.members, unit);
-    const Piece y = piece_of(args.members, 0, place.member), x = piece_of(args.members, 1, place.member);
-    const int64_t elements = y.rows * y.cols, first = place.unit * kChunk;
-    const int64_t end = first + kChunk < elements ? first + kChunk : elements;
-    LN_NO_UNROLL
-    for (int64_t i = first + lane(); i < end; i += kWarp) {
-      const int64_t r = i / y.cols, col = i - r * y.cols, channel = col / args.width, k = col - channel * args.width;
-      const int64_t row = r * args.stride - args.padding + k * args.dilation;
-      value_of<T>(y)[r * y.ld + col] = row >= 0 && row < x.rows ? row_value<T>(x, row)[channel] : T(0);
-    }
-  }
+  for_elements(args.members, 0, [&](const Piece& y, const Piece& x, int64_t, int64_t r, int64_t col) {
+    const int64_t channel = col / args.width, k = col - channel * args.width;
+    const int64_t row = r * args.stride - args.padding + k * args.dilation;
+    value_of<T>(y)[r * y.ld + col] = row >= 0 && row < x.rows ? row_value<T>(x, row)[channel] : T(0);
+  });
 }
 LN_KERNELS(unfold_rows_forward, UnfoldArgs, kThreads)
 
@@ -79,7 +70,7 @@ void unfold_rows_forward(Queue& queue, const Batch& batch) {
   UnfoldArgs args = args_of(batch);
   args.members = members_of(queue, batch, 2, [&](int64_t i) {
     const Piece& y = batch.result.pieces[i];
-    return (y.rows * y.cols + kChunk - 1) / kChunk;
+    return element_units(y);
   });
   queue.launch(kernel, blocks_for(args.members.units, kThreads / kWarp), kThreads, 0, args);
 }

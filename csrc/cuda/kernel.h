@@ -83,6 +83,9 @@ struct Members {
   Piece single[kMostOperands];
 };
 
+// What a warp handles at a time where a unit is elements of one piece, row after row.
+constexpr int64_t kElements = 128;
+
 #ifdef LN_DEVICE_CODE
 
 template <class T>
@@ -156,6 +159,25 @@ LN_DEVICE int64_t thread_count() { return static_cast<int64_t>(gridDim.x) * bloc
 LN_DEVICE int lane() { return static_cast<int>(threadIdx.x % kWarp); }
 LN_DEVICE int64_t warp_number() { return thread_number() / kWarp; }
 LN_DEVICE int64_t warp_count() { return thread_count() / kWarp; }
+
+// Where a unit is kElements elements of operand `counted`: calls visit(result, first argument, member, row, col) for
+// all of them, a warp a unit.
+template <class Visit>
+LN_DEVICE void for_elements(const Members& members, int counted, const Visit& visit) {
+  LN_NO_UNROLL
+  for (int64_t unit = warp_number(); unit < members.units; unit += warp_count()) {
+    const Place place = place_of(members, unit);
+    const Piece y = piece_of(members, 0, place.member), x = piece_of(members, 1, place.member);
+    const int64_t rows = counted == 0 ? y.rows : x.rows, cols = counted == 0 ? y.cols : x.cols;
+    const int64_t first = place.unit * kElements, left = rows * cols - first;
+    const int64_t end = left < kElements ? first + left : first + kElements;
+    LN_NO_UNROLL
+    for (int64_t i = first + lane(); i < end; i += kWarp) {
+      const int64_t row = rows == 1 ? 0 : i / cols;
+      visit(y, x, place.member, row, i - row * cols);
+    }
+  }
+}
 
 struct Add {
   template <class T>

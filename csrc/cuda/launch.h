@@ -26,6 +26,8 @@ inline int64_t blocks_for(int64_t units, int64_t per_block) {
   return std::min((units + per_block - 1) / per_block, kMost);
 }
 
+inline int64_t element_units(const Piece& piece) { return (piece.rows * piece.cols + kElements - 1) / kElements; }
+
 inline bool aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
 // Whether all rows of a matrix can be read 16 bytes at a time.
 template <class T>

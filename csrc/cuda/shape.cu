@@ -11,9 +11,8 @@
 
 namespace lazynet::cuda {
 
-constexpr int64_t kChunk = 128;  // elements that a warp handles at a time
-constexpr int kTile = 32;        // of a transposition
-constexpr int kTileRows = 8;     // of threads
+constexpr int kTile = 32;     // of a transposition
+constexpr int kTileRows = 8;  // of threads
 
 struct ConstantArgs {
   void* result;
@@ -41,7 +40,7 @@ struct TransposeArgs {
 };
 
 struct TakeColsArgs {
-  Members members;  // a unit is kChunk elements of the result, in backward a row
+  Members members;  // a unit is kElements elements of the result, in backward a row
   Fault* fault;
 };
 
@@ -166,24 +165,14 @@ LN_KERNELS(transpose_backward, TransposeArgs, kThreads)
 
 template <class T>
 LN_DEVICE void take_cols_forward(const TakeColsArgs& args) {
-  LN_NO_UNROLL
-  for (int64_t unit = warp_number(); unit < args.members.units; unit += warp_count()) {
-    const Place place = place_of(args.members, unit);
-    const Piece y = piece_of(args.members, 0, place.member), x = piece_of(args.members, 1, place.member);
-    const Piece ids = piece_of(args.members, 2, place.member);
-    const int64_t elements = y.rows * y.cols, first = place.unit * kChunk;
-    const int64_t end = first + kChunk < elements ? first + kChunk : elements;
-    LN_NO_UNROLL
-    for (int64_t i = first + lane(); i < end; i += kWarp) {
-      const int64_t row = i / y.cols, col = i - row * y.cols;
-      const T id = row_value<T>(ids, row)[col];
-      if (is_id(id, x.cols))
-        value_of<T>(y)[row * y.ld + col] = row_value<T>(x, row)[static_cast<int64_t>(id)];
-      else
-        report_id<T>(args.members, 2, {place.member, i}, args.fault,
-                     [&](int64_t member) { return piece_of(args.members, 1, member).cols; });
-    }
-  }
+  for_elements(args.members, 0, [&](const Piece& y, const Piece& x, int64_t member, int64_t row, int64_t col) {
+    const T id = row_value<T>(piece_of(args.members, 2, member), row)[col];
+    if (is_id(id, x.cols))
+      value_of<T>(y)[row * y.ld + col] = row_value<T>(x, row)[static_cast<int64_t>(id)];
+    else
+      report_id<T>(args.members, 2, {member, row * y.cols + col}, args.fault,
+                   [&](int64_t each) { return piece_of(args.members, 1, each).cols; });
+  });
 }
 LN_KERNELS(take_cols_forward, TakeColsArgs, kThreads)
 
@@ -401,8 +390,7 @@ template <class T>
 void take_cols_forward(Queue& queue, const Batch& batch) {
   LN_KERNEL_OF(kernel, "shape", "take_cols_forward");
   Fault* const fault = queue.fault(batch.fault);
-  TakeColsArgs args =
-      take_cols_args(queue, batch, [](const Piece& y) { return (y.rows * y.cols + kChunk - 1) / kChunk; });
+  TakeColsArgs args = take_cols_args(queue, batch, element_units);
   args.fault = fault;
   queue.launch(kernel, blocks_for(args.members.units, kThreads / kWarp), kThreads, 0, args);
 }

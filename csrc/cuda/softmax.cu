@@ -9,9 +9,8 @@
 namespace lazynet::cuda {
 
 enum Axis : int { kOverRows = 0, kOverCols = 1, kOverAll = 2 };
-constexpr int64_t kChunk = 128;  // elements that a warp handles at a time
 struct SoftmaxArgs {
-  Members members;  // a unit is a row, a member (everything), kWarp columns (over rows) or kChunk elements
+  Members members;  // a unit is a row, a member (everything), kWarp columns (over rows) or kElements elements
   Band band;
   Axis axis;
 };
@@ -96,25 +95,16 @@ LN_DEVICE void logsumexp_forward(const SoftmaxArgs& args) {
 }
 LN_ROW_KERNELS(logsumexp_forward, SoftmaxArgs)
 
-// A unit is kChunk elements of the argument.
+// A unit is kElements elements of the argument.
 template <class T>
 LN_DEVICE void logsumexp_backward(const SoftmaxArgs& args) {
-  LN_NO_UNROLL
-  for (int64_t unit = warp_number(); unit < args.members.units; unit += warp_count()) {
-    const Place place = place_of(args.members, unit);
-    const Piece x = piece_of(args.members, 1, place.member), result = piece_of(args.members, 0, place.member);
-    if (!x.grad) continue;
-    const int64_t elements = x.rows * x.cols, first = place.unit * kChunk;
-    const int64_t end = first + kChunk < elements ? first + kChunk : elements;
-    LN_NO_UNROLL
-    for (int64_t i = first + lane(); i < end; i += kWarp) {
-      const int64_t row = i / x.cols, col = i - row * x.cols;
-      const int64_t from = args.axis == kOverRows ? col : (args.axis == kOverCols ? row * result.ld : 0);
-      const T y = value_of<T>(result)[from];
-      if (y != -infinity<T>())
-        row_grad<T>(x, row)[col] += grad_of<T>(result)[from] * m::exp(row_value<T>(x, row)[col] - y);
-    }
-  }
+  for_elements(args.members, 1, [&](const Piece& result, const Piece& x, int64_t, int64_t row, int64_t col) {
+    if (!x.grad) return;
+    const int64_t from = args.axis == kOverRows ? col : (args.axis == kOverCols ? row * result.ld : 0);
+    const T y = value_of<T>(result)[from];
+    if (y != -infinity<T>())
+      row_grad<T>(x, row)[col] += grad_of<T>(result)[from] * m::exp(row_value<T>(x, row)[col] - y);
+  });
 }
 LN_KERNELS(logsumexp_backward, SoftmaxArgs, kThreads)
 
@@ -305,7 +295,7 @@ void logsumexp_backward(Queue& queue, const Batch& batch) {
   args.axis = axis_of(batch);
   args.members = members_of(queue, batch, 2, [&](int64_t i) {
     const Piece& x = batch.arguments[0].pieces[i];
-    return (x.rows * x.cols + kChunk - 1) / kChunk;
+    return element_units(x);
   });
   queue.launch(kernel, blocks_for(args.members.units, kThreads / kWarp), kThreads, 0, args);
 }

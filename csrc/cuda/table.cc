@@ -9,30 +9,7 @@ namespace {
 template <class T>
 constexpr Table make_table() {
   return {
-      {
-#define LN_KERNEL(name, ...) name##_forward<T>,
-#define LN_SHARED(name, ...) name##_forward<T>,
-#define LN_COMPOSITE(name, ...) nullptr,
-#define LN_VIEW(name, ...) nullptr,
-#define LN_SOURCE(name, ...) nullptr,
-#include "../ops/ops.def"
-      },
-      {
-#define LN_KERNEL(name, ...) name##_backward<T>,
-#define LN_SHARED(name, ...) name##_backward<T>,
-#define LN_COMPOSITE(name, ...) nullptr,
-#define LN_VIEW(name, ...) nullptr,
-#define LN_SOURCE(name, ...) nullptr,
-#include "../ops/ops.def"
-      },
-      {
-#define LN_KERNEL(name, ...) nullptr,
-#define LN_SHARED(name, ...) name##_shared<T>,
-#define LN_COMPOSITE(name, ...) nullptr,
-#define LN_VIEW(name, ...) nullptr,
-#define LN_SOURCE(name, ...) nullptr,
-#include "../ops/ops.def"
-      },
+#include "../ops/kernel_table.def"
   };
 }
 

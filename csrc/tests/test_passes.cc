@@ -16,7 +16,7 @@ namespace {
 // Two inputs of 4 columns and a function of them, which is traced.
 class Program {
  public:
-  Program() : graph_(ln_graph_options{LN_FLOAT32, 1, 0, 0, 0, 0}), a(input()), b(input()) {}
+  Program() : graph_(ln_graph_options{LN_FLOAT32, 1, 0, 0, 0, 0, nullptr}), a(input()), b(input()) {}
   int64_t apply(int op, std::vector<int64_t> arguments, std::vector<double> attributes = {}) {
     return graph_.add(op, arguments.data(), static_cast<int>(arguments.size()), attributes.data(),
                       static_cast<int>(attributes.size()), nullptr, 0);
